@@ -1,0 +1,171 @@
+"""What a lowering rule may know about its node: result types, promotion, precision, RNG, options.
+
+A rule never touches global state; everything it needs hangs on the context it is given. What does
+not depend on the node is in `lowering.hlo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from lowering import hlo
+from lowering.dtypes import TensorSpec, spec_of
+from lowering.errors import UnsupportedOpError
+from lowering.mlir import ir
+from lowering.sizes import Sizes
+from lowering.source import source_line
+
+PRECISIONS = {"default": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """What changes the StableHLO of a graph besides the graph itself."""
+
+    platform: str = "cpu"
+    """PJRT name of the platform that the module is for; custom calls differ between platforms."""
+    matmul_precision: str = "highest"
+    """`"default"`, `"high"` or `"highest"`: the precision of float32 contractions."""
+
+
+class LoweringContext:
+    """The state of one lowering, pointed at one node at a time by the importer."""
+
+    def __init__(self, options: LoweringOptions, sizes: Sizes) -> None:
+        self.options = options
+        self.sizes = sizes
+        self.node: fx.Node
+        self.results: tuple[TensorSpec | None, ...] = ()
+        self._rng_key: ir.Value | None = None
+        self._rng_uses = 0
+
+    # --- the node ---------------------------------------------------------------------------
+
+    def enter(self, node: fx.Node) -> None:
+        """Point the context at `node` (the importer's call)."""
+        self.node = node
+        value = node.meta.get("val")
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        self.results = tuple(self.spec(item) for item in values)
+
+    def spec(self, value: Any) -> TensorSpec | None:
+        """Return the concrete shape and dtype of a fake tensor; None for anything else."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        return TensorSpec(self.sizes.shape(value.shape), value.dtype)
+
+    @property
+    def result(self) -> TensorSpec:
+        """Shape and dtype of the node's first (or only) result."""
+        first = self.results[0]
+        if first is None:
+            raise TypeError(f"{self.node.target} has no tensor result")
+        return first
+
+    def argument(self, index: int) -> Any:
+        """Return argument `index` as torch saw it: a fake tensor, a number, a list, or None."""
+        return fx.node.map_arg(self.node.args[index], lambda node: node.meta["val"])
+
+    def unsupported(self, why: str) -> UnsupportedOpError:
+        """Return the error to raise when these arguments cannot be lowered.
+
+        The importer adds the op and the line; under `fallback="eager"` the node then runs in
+        eager PyTorch.
+        """
+        return unsupported_op(self.node, why)
+
+    # --- promotion ----------------------------------------------------------------------------
+
+    def promoted_dtype(
+        self, *indices: int, kind: ELEMENTWISE_TYPE_PROMOTION_KIND | None = None
+    ) -> torch.dtype:
+        """Return the dtype in which torch computes with the arguments at `indices`.
+
+        Python scalars and 0-d tensors weigh less than tensors with dims, exactly as in eager
+        (`torch._prims_common.elementwise_dtypes`). `kind` defaults to plain promotion.
+        """
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH if kind is None else kind
+        arguments = []
+        for index in indices:
+            value = self.argument(index)
+            if isinstance(value, (list, tuple)):
+                arguments.extend(value)
+            elif value is not None:
+                arguments.append(self.sizes.resolve(value))
+        return elementwise_dtypes(*arguments, type_promotion_kind=kind)[1]
+
+    def as_value(self, operand: Any, dtype: torch.dtype) -> ir.Value:
+        """Return a tensor value or a Python scalar as a value of `dtype`."""
+        if isinstance(operand, ir.Value):
+            return hlo.convert(operand, dtype)
+        return hlo.scalar(operand, dtype)
+
+    def broadcast_operands(
+        self, operands: Sequence[Any], dtype: torch.dtype, shape: Sequence[int] | None = None
+    ) -> list[ir.Value]:
+        """Return tensors and scalars as values of `dtype`, broadcast to the result's shape."""
+        shape = self.result.shape if shape is None else shape
+        broadcast = []
+        for operand in operands:
+            if isinstance(operand, ir.Value):
+                broadcast.append(hlo.broadcast_to(hlo.convert(operand, dtype), shape))
+            else:
+                broadcast.append(hlo.full(shape, dtype, operand))
+        return broadcast
+
+    # --- options ------------------------------------------------------------------------------
+
+    def precision(self, *operands: ir.Value) -> str:
+        """Return the precision attribute for a contraction of `operands`.
+
+        Only float32 has a choice: narrower types are exact in one pass, wider ones have no
+        faster path.
+        """
+        if any(spec_of(operand).dtype in (torch.float32, torch.complex64) for operand in operands):
+            return PRECISIONS[self.options.matmul_precision]
+        return "DEFAULT"
+
+    # --- randomness ----------------------------------------------------------------------------
+
+    def set_rng_key(self, key: ir.Value) -> None:
+        """Give the module's key argument, ui32[2] (the importer's call)."""
+        self._rng_key = key
+
+    def rng_key(self) -> tuple[ir.Value, int]:
+        """Return the module's key (ui32[2]) and a number that no other random op of it has."""
+        if self._rng_key is None:
+            raise TypeError(f"{self.node.target} draws random numbers but lacks the tag that says so")
+        self._rng_uses += 1
+        return self._rng_key, self._rng_uses
+
+
+def unsupported_op(node: fx.Node, why: str) -> UnsupportedOpError:
+    """Return the `UnsupportedOpError` for `node`, with its dtypes, shapes and the user's line."""
+    error = UnsupportedOpError(
+        f"{node.target} on {describe_arguments(node)} cannot be compiled",
+        where=f"{source_line(node)}, node `{node.name}`",
+        why=why,
+        ways_out=(
+            'fallback="eager" to run this op in eager PyTorch between compiled parts',
+            "tpu_compile.register_lowering to lower it yourself",
+        ),
+    )
+    error.node_name = node.name
+    return error
+
+
+def describe_arguments(node: fx.Node) -> str:
+    """Return dtypes and shapes of the tensors that go into `node`, such as `float32[2, 3]`."""
+    described = []
+    for source in node.all_input_nodes:
+        value = source.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            described.append(f"{dtype}[{', '.join(str(size) for size in value.shape)}]")
+    return ", ".join(described) or "no tensors"

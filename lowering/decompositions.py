@@ -1,0 +1,49 @@
+"""Which ATen ops are decomposed before lowering, and which composites are kept whole and why.
+
+The table is torch's Core ATen table less the kept ones. Start-up refuses an overload that is both
+decomposed and lowered: one of the two would never run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._ops import OpOverload
+
+from lowering.registry import REGISTRY
+
+aten = torch.ops.aten
+
+# Composites that torch's table would take apart and that are better lowered whole.
+KEPT_WHOLE: dict[OpOverload, str] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: (
+        "the decomposition returns attention weights in the logsumexp slot, which makes the "
+        "backward op silently wrong"
+    ),
+}
+
+# Ops outside torch's Core ATen table that torch can take apart.
+EXTRA: tuple[Any, ...] = ()
+
+
+@functools.cache
+def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
+    """Return the decompositions that capture applies, by overload.
+
+    Raises:
+        ValueError: an overload is both decomposed and lowered.
+    """
+    table = {**core_aten_decompositions(), **get_decompositions(EXTRA)}
+    for overload in KEPT_WHOLE:
+        table.pop(overload, None)
+    both = sorted(str(overload) for overload in table if overload in REGISTRY)
+    if both:
+        raise ValueError(
+            f"decomposed as well as lowered: {', '.join(both)}; list each in KEPT_WHOLE with its "
+            f"reason, or drop its lowering"
+        )
+    return table

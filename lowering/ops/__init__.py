@@ -1,0 +1,10 @@
+"""Every op family, imported for its registrations; nothing may be registered afterwards."""
+
+from __future__ import annotations
+
+from lowering.ops import pointwise
+from lowering.registry import REGISTRY
+
+__all__ = ["pointwise"]
+
+REGISTRY.freeze()

@@ -1,0 +1,97 @@
+"""Symbolic sizes made concrete: symbols bound from the arguments of a call, expressions evaluated.
+
+An FX graph that Dynamo captured with dynamic shapes carries SymInts in its metadata. A program
+is lowered for one binding of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+Bindings = Mapping[sympy.Expr, int | float]
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def expression(size: Any) -> Any:
+    """Return the sympy expression of a symbolic number; a plain number as it is."""
+    return size.node.expr if isinstance(size, SYMBOLIC) else size
+
+
+def placeholder_symbols(placeholders: Sequence[fx.Node]) -> list[tuple[sympy.Expr, int, int | None]]:
+    """Return where each symbol is read: (expression, placeholder index, dim or None).
+
+    None as dim means that the placeholder is the number itself. Bare symbols come before
+    composite expressions, so that the latter are read whole only when nothing else gives them.
+    """
+    found: dict[sympy.Expr, tuple[int, int | None]] = {}
+    for index, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        if isinstance(value, SYMBOLIC):
+            found.setdefault(expression(value), (index, None))
+        elif isinstance(value, torch.Tensor):
+            for dim, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    found.setdefault(expression(size), (index, dim))
+    return [
+        (expr, index, dim)
+        for expr, (index, dim) in sorted(
+            found.items(), key=lambda item: (not getattr(item[0], "is_Symbol", False), str(item[0]))
+        )
+        if isinstance(expr, sympy.Expr) and not expr.is_number
+    ]
+
+
+def bind(
+    symbols: Sequence[tuple[sympy.Expr, int, int | None]], arguments: Sequence[Any]
+) -> dict[sympy.Expr, int | float]:
+    """Return the value of each symbol in this call's arguments."""
+    return {
+        expr: arguments[index] if dim is None else arguments[index].shape[dim]
+        for expr, index, dim in symbols
+    }
+
+
+class Sizes:
+    """Evaluates symbolic numbers under one binding."""
+
+    def __init__(self, bindings: Bindings | None = None) -> None:
+        self._bindings = dict(bindings or {})
+        self._cache: dict[Any, Any] = {}
+
+    def resolve(self, size: Any) -> Any:
+        """Return `size` as a plain number; plain values pass through.
+
+        Raises:
+            KeyError: the expression holds a symbol without a binding.
+        """
+        if not isinstance(size, SYMBOLIC):
+            return size
+        expr = expression(size)
+        if expr not in self._cache:
+            self._cache[expr] = self._evaluate(expr, size)
+        return self._cache[expr]
+
+    def shape(self, sizes: Sequence[Any]) -> tuple[int, ...]:
+        """Return every size as an integer."""
+        return tuple(self.resolve(size) for size in sizes)
+
+    def _evaluate(self, expr: Any, size: Any) -> Any:
+        value = expr
+        if isinstance(expr, sympy.Basic):
+            value = self._bindings.get(expr)
+            if value is None:
+                value = expr.xreplace(self._numbers())
+        if getattr(value, "free_symbols", None):
+            raise KeyError(str(expr))
+        if isinstance(size, torch.SymInt):
+            return int(value)
+        return float(value) if isinstance(size, torch.SymFloat) else bool(value)
+
+    def _numbers(self) -> dict[sympy.Expr, sympy.Expr]:
+        return {expr: sympy.sympify(number) for expr, number in self._bindings.items()}
