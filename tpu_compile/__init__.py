@@ -1,0 +1,1 @@
+"""Run PyTorch on TPUs: `torch.compile(model, backend="tpu")`."""

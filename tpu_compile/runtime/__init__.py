@@ -1,0 +1,1 @@
+"""Running compiled modules: PJRT clients, buffers, executable caches. Does not know lowering."""

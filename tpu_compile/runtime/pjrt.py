@@ -1,0 +1,345 @@
+"""The only module that touches jaxlib's private run-time API: clients, buffers, executables.
+
+Nothing here imports `jax`, and nothing here makes jaxlib import it: jaxlib does so whenever it has
+to invent an abstract value, so every call that makes an array is given ours (`_Aval`). A process
+that also uses jax keeps both right: jax's x64 flag, once jax is imported, rules
+`batched_device_put`, so 64-bit data then enters through dlpack, which the flag does not touch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy
+import torch
+from jaxlib import _jax
+from jaxlib import xla_client as xc
+
+from tpu_compile.errors import CompilationError, DeviceError
+
+_NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
+    torch.bool: numpy.dtype("bool"),
+    torch.int8: numpy.dtype("int8"),
+    torch.int16: numpy.dtype("int16"),
+    torch.int32: numpy.dtype("int32"),
+    torch.int64: numpy.dtype("int64"),
+    torch.uint8: numpy.dtype("uint8"),
+    torch.uint16: numpy.dtype("uint16"),
+    torch.uint32: numpy.dtype("uint32"),
+    torch.uint64: numpy.dtype("uint64"),
+    torch.float16: numpy.dtype("float16"),
+    torch.float32: numpy.dtype("float32"),
+    torch.float64: numpy.dtype("float64"),
+    torch.complex64: numpy.dtype("complex64"),
+    torch.complex128: numpy.dtype("complex128"),
+    torch.bfloat16: numpy.dtype(ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: numpy.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: numpy.dtype(ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2: numpy.dtype(ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: numpy.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+# dtypes that NumPy or dlpack lacks cross the border as the integers with the same bits.
+_AS_BITS: dict[torch.dtype, torch.dtype] = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+}
+# XLA reads zero-copy host memory with aligned vector instructions.
+_ALIGNMENT = 64
+
+
+class _Aval:
+    """What jaxlib wants to know of an array: the part of JAX's abstract value that it reads."""
+
+    __slots__ = ("dtype", "ndim", "shape", "size", "weak_type")
+
+    def __init__(self, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.ndim = len(shape)
+        self.size = int(numpy.prod(shape))
+        self.weak_type = False
+
+
+class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
+    """Placement on one device, with the two members that jaxlib asks of JAX's own class."""
+
+    memory_kind = None
+
+    def _to_xla_hlo_sharding(self, ndim: int) -> Any:
+        return xc.HloSharding.replicate()
+
+
+@dataclass(frozen=True)
+class Put:
+    """How one kind of tensor is brought to the device; made once by `Client.put_plan`."""
+
+    aval: _Aval
+    dtype: torch.dtype
+
+
+class Client:
+    """An open PJRT client and its first device."""
+
+    def __init__(self, platform: str, client: Any, *, aliases_host_memory: bool) -> None:
+        self.platform = platform
+        self.aliases_host_memory = aliases_host_memory
+        self._client = client
+        devices = client.local_devices()
+        if not devices:
+            raise DeviceError(
+                f"The PJRT platform {platform!r} has no device in this process",
+                ways_out=('tpu_compile.set_platform("cpu")',),
+            )
+        self._device = devices[0]
+        self._device_list = _jax.DeviceList((self._device,))
+        self._sharding = _Sharding(self._device)
+        self._closed = False
+
+    @property
+    def device_kind(self) -> str:
+        """The device's own name, such as `"cpu"` or `"TPU v6 lite"`."""
+        return str(self._device.device_kind)
+
+    @property
+    def version(self) -> str:
+        """Platform, plugin and jaxlib versions: what a serialized executable depends on."""
+        return f"{self.platform}|{self._client.platform_version}|{xc._version}|{self.device_kind}"
+
+    def close(self) -> None:
+        """Drop the client; later calls raise `DeviceError`. Its arrays stay readable."""
+        self._closed = True
+
+    def require_open(self) -> None:
+        """Raise `DeviceError` if the client was closed."""
+        if self._closed:
+            raise DeviceError(
+                f"The PJRT client for {self.platform!r} was closed",
+                why="tpu_compile.set_platform chose another platform after this was compiled",
+                ways_out=("torch._dynamo.reset() so that functions compile for the new platform",),
+            )
+
+    # --- tensors to buffers and back -----------------------------------------------------------
+
+    def put_plan(self, shape: Sequence[int], dtype: torch.dtype) -> Put:
+        """Return what `put` needs for contiguous tensors of `shape` and `dtype`."""
+        return Put(_Aval(tuple(shape), _NUMPY_DTYPES[dtype]), dtype)
+
+    def put(self, tensor: torch.Tensor, plan: Put) -> Any:
+        """Return a device array with the data of a contiguous CPU tensor.
+
+        On the CPU client the array aliases the tensor's memory where that is aligned, and keeps
+        it alive; elsewhere the data is copied before the call returns.
+        """
+        if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.detach().resolve_conj().resolve_neg()
+        bits = _AS_BITS.get(plan.dtype)
+        if bits is not None:
+            tensor = tensor.view(bits)
+        if "jax" in sys.modules and plan.dtype.itemsize >= 8:
+            return self._put_by_dlpack(tensor)
+        array = tensor.numpy()
+        if bits is not None:
+            array = array.view(plan.aval.dtype)
+        return xc.batched_device_put(plan.aval, self._sharding, [array], [self._device], True)
+
+    def _put_by_dlpack(self, tensor: torch.Tensor) -> Any:
+        if tensor.data_ptr() % _ALIGNMENT or not self.aliases_host_memory:
+            tensor = _aligned_copy(tensor)
+        capsule = torch.utils.dlpack.to_dlpack(tensor)
+        return _jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)
+
+    def read_plan(self, shape: Sequence[int], dtype: torch.dtype) -> Any:
+        """Return the handler that makes arrays of one result of an executable."""
+        aval = _Aval(tuple(shape), _NUMPY_DTYPES[dtype])
+        return xc.array_result_handler(aval, self._sharding, True, True)
+
+    def read(self, array: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Return the array's data as a CPU tensor, once the device has computed it.
+
+        On the CPU client the tensor shares the array's memory.
+        """
+        if self.aliases_host_memory and dtype not in _NO_DLPACK:
+            return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))  # type: ignore[no-any-return]
+        host = numpy.asarray(array)
+        bits = _AS_BITS.get(dtype)
+        if bits is None:
+            return torch.from_numpy(host.copy())
+        return torch.from_numpy(host.view(_NUMPY_DTYPES[bits]).copy()).view(dtype)
+
+    # --- compilation ---------------------------------------------------------------------------
+
+    def compile(self, module: bytes, xla_options: Sequence[tuple[str, Any]] = ()) -> Any:
+        """Return the loaded executable of a StableHLO module (MLIR bytecode or text).
+
+        Raises:
+            CompilationError: XLA rejects the module or an option.
+        """
+        self.require_open()
+        try:
+            return self._client.compile_and_load(
+                module, self._device_list, _compile_options(xla_options)
+            )
+        except xc.XlaRuntimeError as error:
+            raise CompilationError(
+                "XLA could not compile a graph",
+                why=str(error),
+                ways_out=(
+                    'fallback="eager" around the op that the message names',
+                    "check the names in `xla_options`",
+                    "report this graph as a fault of tpu_compile",
+                ),
+            ) from error
+
+    def serialize(self, executable: Any) -> bytes:
+        """Return the executable as bytes for `deserialize` on the same platform and version."""
+        return bytes(self._client.serialize_executable(executable))
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the executable that `serialize` stored.
+
+        Raises:
+            CompilationError: this client cannot load the bytes.
+        """
+        self.require_open()
+        try:
+            return self._client.deserialize_executable(data, self._device_list, xc.CompileOptions())
+        except xc.XlaRuntimeError as error:
+            raise CompilationError(
+                "A stored executable cannot be loaded", why=str(error)
+            ) from error
+
+
+# torch imports no dlpack tensor of these dtypes on every supported release.
+_NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
+
+
+def _aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a contiguous tensor whose data starts on a 64-byte boundary."""
+    spare = _ALIGNMENT // tensor.itemsize
+    room = torch.empty(tensor.numel() + spare, dtype=tensor.dtype)
+    start = (-room.data_ptr() % _ALIGNMENT) // tensor.itemsize
+    aligned = room[start : start + tensor.numel()].view(tensor.shape)
+    return aligned.copy_(tensor)
+
+
+def _compile_options(xla_options: Sequence[tuple[str, Any]]) -> Any:
+    options = xc.CompileOptions()
+    if xla_options:
+        options.env_option_overrides = [(name, _xla_value(value)) for name, value in xla_options]
+    return options
+
+
+def _xla_value(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def execute(executable: Any, arrays: list[Any], handlers: list[Any]) -> list[Any]:
+    """Start `executable` on `arrays` and return its result arrays; does not wait for them."""
+    return executable.execute_sharded(arrays).consume_with_handlers(handlers)  # type: ignore[no-any-return]
+
+
+# --- opening a client ------------------------------------------------------------------------
+
+_lock = threading.Lock()
+
+
+def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
+    """Open a PJRT client for `"cpu"`, `"tpu"`, or any plugin that is installed by name.
+
+    A plugin is found as JAX finds it: a module in the namespace package `jax_plugins`, or an
+    entry point of the group `jax_plugins`; libtpu is known. On the CPU, `alias_host_memory=False`
+    copies tensors to buffers of the client's own, as on a device (used to test that path).
+
+    Raises:
+        DeviceError: the plugin is missing or does not start.
+    """
+    with _lock:
+        # Without an x64 state of our own jaxlib narrows 64-bit data; a later `import jax`
+        # replaces it, see the module's docstring.
+        if "jax" not in sys.modules:
+            _jax.jax_jit.set_enable_x64_state(_jax.config.Config("tpu_compile_x64", True))
+        if platform == "cpu":
+            with _quiet_stderr():
+                client = xc.make_cpu_client(asynchronous=True)
+            return Client("cpu", client, aliases_host_memory=alias_host_memory)
+        _load_plugin(platform)
+        try:
+            with _quiet_stderr():
+                client = xc.make_c_api_client(platform)
+        except Exception as error:
+            raise DeviceError(
+                f"The PJRT plugin {platform!r} did not start",
+                why=str(error),
+                ways_out=("check that the device is attached", 'tpu_compile.set_platform("cpu")'),
+            ) from error
+        return Client(platform, client, aliases_host_memory=False)
+
+
+def _load_plugin(platform: str) -> None:
+    if xc.pjrt_plugin_loaded(platform):
+        return
+    path = plugin_path(platform)
+    if path is None:
+        raise DeviceError(
+            f"There is no PJRT plugin for the platform {platform!r}",
+            why="neither libtpu nor a package under `jax_plugins` provides it",
+            ways_out=(
+                "pip install tpu_compile[tpu] for TPUs",
+                "set PJRT_NAMES_AND_LIBRARY_PATHS=name:/path/to/plugin.so",
+                'tpu_compile.set_platform("cpu")',
+            ),
+        )
+    try:
+        xc.load_pjrt_plugin_dynamically(platform, path)
+        xc.initialize_pjrt_plugin(platform)
+    except Exception as error:
+        raise DeviceError(
+            f"The PJRT plugin {platform!r} cannot be loaded",
+            why=str(error),
+            ways_out=('tpu_compile.set_platform("cpu")',),
+        ) from error
+
+
+def plugin_path(platform: str) -> str | None:
+    """Return the shared library of a PJRT plugin, or None if none is installed.
+
+    Looks at `PJRT_NAMES_AND_LIBRARY_PATHS` (`name:path,name:path`, as JAX does) and at libtpu.
+    """
+    for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
+        name, _, path = pair.partition(":")
+        if name == platform and path:
+            return path
+    if platform == "tpu":
+        with contextlib.suppress(ImportError):
+            import libtpu
+
+            return str(libtpu.get_library_path())
+    return None
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Keep what native code prints while a client starts off the user's terminal.
+
+    jaxlib writes informational lines straight to file descriptor 2; an error still arrives as
+    an exception.
+    """
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as sink:
+            os.dup2(sink.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
