@@ -35,7 +35,13 @@ def trace(function: Callable[..., Any], *args: Any, decompose: bool = True) -> f
     def flat(*leaves: Any) -> list[Any]:
         return pytree.tree_leaves(function(*pytree.tree_unflatten(list(leaves), spec)))
 
-    return make_fx(functionalize(flat), decomposition_table=table, tracing_mode="fake")(*flat_args)
+    tracer = make_fx(
+        functionalize(flat),
+        decomposition_table=table,
+        tracing_mode="fake",
+        _allow_non_fake_inputs=True,
+    )
+    return tracer(*flat_args)
 
 
 def run_graph(lowered: LoweredGraph, args: list[Any]) -> list[Any]:
