@@ -28,13 +28,21 @@ class TpuCompileError(RuntimeError):
         self.where = where
         self.why = why
         self.ways_out = tuple(ways_out)
+        super().__init__(self._message())
+
+    def at(self, where: str) -> TpuCompileError:
+        """Return the same error placed at `where`, for a caller that knows the user's line."""
+        return type(self)(self.what, where=where, why=self.why, ways_out=self.ways_out)
+
+    def _message(self) -> str:
+        what, where, why = self.what, self.where, self.why
         message = what if where is None else f"{what} ({where})"
         if why is not None:
             message = f"{message}: {why}"
         message = message.rstrip(".") + "."
         if self.ways_out:
             message += " Ways out: " + ", or ".join(self.ways_out) + "."
-        super().__init__(message)
+        return message
 
 
 class UnsupportedOpError(TpuCompileError):

@@ -1,1 +1,56 @@
-"""Run PyTorch on TPUs: `torch.compile(model, backend="tpu")`."""
+"""Run PyTorch on TPUs: `torch.compile(model, backend="tpu")`.
+
+Importing this package opens no device, starts no thread and changes nothing of torch.
+"""
+
+from __future__ import annotations
+
+from tpu_compile._version import __version__
+from tpu_compile.errors import (
+    CompilationError,
+    DeviceError,
+    FallbackWarning,
+    LoweringError,
+    OptionError,
+    RecompileError,
+    TpuCompileError,
+    TpuCompileWarning,
+    UnsupportedOpError,
+)
+from tpu_compile.options import CompileOptions
+from tpu_compile.public import explain, invalidate, register_lowering, reset
+from tpu_compile.registration import register_backends
+from tpu_compile.runtime.platforms import set_platform
+from tpu_compile.stats import (
+    CompileRecord,
+    CompileStats,
+    expect_compiles,
+    reset_stats,
+    stats,
+)
+
+__all__ = [
+    "CompilationError",
+    "CompileOptions",
+    "CompileRecord",
+    "CompileStats",
+    "DeviceError",
+    "FallbackWarning",
+    "LoweringError",
+    "OptionError",
+    "RecompileError",
+    "TpuCompileError",
+    "TpuCompileWarning",
+    "UnsupportedOpError",
+    "__version__",
+    "expect_compiles",
+    "explain",
+    "invalidate",
+    "register_lowering",
+    "reset",
+    "reset_stats",
+    "set_platform",
+    "stats",
+]
+
+register_backends()

@@ -1,3 +1,3 @@
-"""The version of the distribution; the build reads it from here and nothing else states it."""
+"""The version of both packages."""
 
 __version__ = "0.1.0.dev0"

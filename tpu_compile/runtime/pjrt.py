@@ -9,20 +9,28 @@ that also uses jax keeps both right: jax's x64 flag, once jax is imported, rules
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import importlib.util
 import os
+import platform
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import jaxlib
 import ml_dtypes
 import numpy
 import torch
 from jaxlib import _jax
 from jaxlib import xla_client as xc
 
-from tpu_compile.errors import CompilationError, DeviceError
+from tpu_compile.errors import CompilationError, DeviceError, OptionError
+from tpu_compile.runtime.residency import Residency
 
 _NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
     torch.bool: numpy.dtype("bool"),
@@ -53,6 +61,7 @@ _AS_BITS: dict[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e5m2fnuz: torch.uint8,
 }
+_UNKNOWN_OPTION = re.compile(r"No such compile option: '([^']+)'")
 # XLA reads zero-copy host memory with aligned vector instructions.
 _ALIGNMENT = 64
 
@@ -103,7 +112,9 @@ class Client:
         self._device = devices[0]
         self._device_list = _jax.DeviceList((self._device,))
         self._sharding = _Sharding(self._device)
-        self._closed = False
+        self.is_open = True
+        self.residency = Residency()
+        """The device copies of parameters and buffers."""
 
     @property
     def device_kind(self) -> str:
@@ -113,15 +124,19 @@ class Client:
     @property
     def version(self) -> str:
         """Platform, plugin and jaxlib versions: what a serialized executable depends on."""
-        return f"{self.platform}|{self._client.platform_version}|{xc._version}|{self.device_kind}"
+        parts = [self.platform, self._client.platform_version, jaxlib.__version__, self.device_kind]
+        if self.platform == "cpu":
+            # XLA compiles for the instruction set of the machine it runs on.
+            parts.append(torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags())
+        return "|".join(str(part) for part in parts)
 
     def close(self) -> None:
         """Drop the client; later calls raise `DeviceError`. Its arrays stay readable."""
-        self._closed = True
+        self.is_open = False
 
     def require_open(self) -> None:
         """Raise `DeviceError` if the client was closed."""
-        if self._closed:
+        if not self.is_open:
             raise DeviceError(
                 f"The PJRT client for {self.platform!r} was closed",
                 why="tpu_compile.set_platform chose another platform after this was compiled",
@@ -158,6 +173,12 @@ class Client:
         capsule = torch.utils.dlpack.to_dlpack(tensor)
         return _jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)
 
+    def aliases(self, array: Any, tensor: torch.Tensor) -> bool:
+        """Whether `array` shares the memory of a contiguous `tensor`."""
+        if not self.aliases_host_memory or tensor.numel() == 0 or tensor.dtype in _NO_DLPACK:
+            return False
+        return self.read(array, tensor.dtype).data_ptr() == tensor.data_ptr()
+
     def read_plan(self, shape: Sequence[int], dtype: torch.dtype) -> Any:
         """Return the handler that makes arrays of one result of an executable."""
         aval = _Aval(tuple(shape), _NUMPY_DTYPES[dtype])
@@ -170,7 +191,7 @@ class Client:
         """
         if self.aliases_host_memory and dtype not in _NO_DLPACK:
             return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))  # type: ignore[no-any-return]
-        host = numpy.asarray(array)
+        host, _ = array._single_device_array_to_np_array_did_copy()
         bits = _AS_BITS.get(dtype)
         if bits is None:
             return torch.from_numpy(host.copy())
@@ -190,12 +211,18 @@ class Client:
                 module, self._device_list, _compile_options(xla_options)
             )
         except xc.XlaRuntimeError as error:
+            unknown = _UNKNOWN_OPTION.search(str(error))
+            if unknown is not None:
+                raise OptionError(
+                    f"XLA has no compile option {unknown[1]!r}",
+                    why=str(error),
+                    ways_out=("correct or drop it in `xla_options`",),
+                ) from error
             raise CompilationError(
                 "XLA could not compile a graph",
                 why=str(error),
                 ways_out=(
                     'fallback="eager" around the op that the message names',
-                    "check the names in `xla_options`",
                     "report this graph as a fault of tpu_compile",
                 ),
             ) from error
@@ -217,6 +244,17 @@ class Client:
             raise CompilationError(
                 "A stored executable cannot be loaded", why=str(error)
             ) from error
+
+
+@functools.cache
+def _cpu_flags() -> str:
+    """Return a digest of the processor's features; empty where the system does not list them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(flags.encode()).hexdigest()
 
 
 # torch imports no dlpack tensor of these dtypes on every supported release.
@@ -243,6 +281,10 @@ def _xla_value(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
+# What an execution or a transfer raises when the device fails.
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (xc.XlaRuntimeError,)
+
+
 def execute(executable: Any, arrays: list[Any], handlers: list[Any]) -> list[Any]:
     """Start `executable` on `arrays` and return its result arrays; does not wait for them."""
     return executable.execute_sharded(arrays).consume_with_handlers(handlers)  # type: ignore[no-any-return]
@@ -256,8 +298,7 @@ _lock = threading.Lock()
 def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
     """Open a PJRT client for `"cpu"`, `"tpu"`, or any plugin that is installed by name.
 
-    A plugin is found as JAX finds it: a module in the namespace package `jax_plugins`, or an
-    entry point of the group `jax_plugins`; libtpu is known. On the CPU, `alias_host_memory=False`
+    See `plugin_path` for where a plugin is looked for. On the CPU, `alias_host_memory=False`
     copies tensors to buffers of the client's own, as on a device (used to test that path).
 
     Raises:
@@ -313,7 +354,8 @@ def _load_plugin(platform: str) -> None:
 def plugin_path(platform: str) -> str | None:
     """Return the shared library of a PJRT plugin, or None if none is installed.
 
-    Looks at `PJRT_NAMES_AND_LIBRARY_PATHS` (`name:path,name:path`, as JAX does) and at libtpu.
+    Looks at `PJRT_NAMES_AND_LIBRARY_PATHS` (`name:path,name:path`, as JAX does), at libtpu, and
+    for a library in the folder `jax_plugins/<platform>` that plugin packages install.
     """
     for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
         name, _, path = pair.partition(":")
@@ -324,6 +366,10 @@ def plugin_path(platform: str) -> str | None:
             import libtpu
 
             return str(libtpu.get_library_path())
+    plugins = importlib.util.find_spec("jax_plugins")
+    for folder in plugins.submodule_search_locations or () if plugins else ():
+        for library in sorted(Path(folder, platform).glob("*.so")):
+            return str(library)
     return None
 
 

@@ -1,0 +1,212 @@
+"""The Dynamo backend: options, capture, partition, and the compiled callable.
+
+`tpu` is what the entry points `tpu` and `tpu_compile` of the group `torch_dynamo_backends` name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowering.errors import UnsupportedOpError
+from tpu_compile import capture
+from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
+from tpu_compile.executable import HISTORY, PROGRAMS, GraphExecutable, GraphName
+from tpu_compile.options import CompileOptions, from_torch_compile
+from tpu_compile.partition import Fallback, Part, Plan, plan
+from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once
+from tpu_compile.runtime.pjrt import Client
+from tpu_compile.runtime.platforms import current_client
+from tpu_compile.stats import RECORDER
+
+
+def tpu(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a Dynamo graph; what `torch.compile(..., backend="tpu")` calls.
+
+    Args:
+        graph_module: the captured graph.
+        example_inputs: its inputs.
+        mode: a mode of `torch.compile`; accepted, without effect.
+        options: see `CompileOptions`.
+
+    Raises:
+        OptionError: an unknown mode, option or value.
+        DeviceError: the platform cannot be opened, or an input is on another device.
+        UnsupportedOpError: under `fallback="error"`, an op has no lowering.
+        CompilationError: XLA could not compile the graph.
+    """
+    try:
+        chosen = from_torch_compile(mode, options)
+        _warn_about_buckets(chosen)
+        _check_devices(graph_module)
+        compiler = _GraphCompiler(chosen, current_client(), graph_module)
+        return capture.compile_captured(graph_module, example_inputs, compiler.compile)
+    except TpuCompileError as error:
+        raise capture.raise_through_dynamo(error) from error.__cause__
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """What became of one graph, for `explain`."""
+
+    name: GraphName
+    ops: int
+    parts: int
+    fallbacks: tuple[Fallback, ...]
+    inputs: tuple[str, ...]
+    break_reason: str | None
+
+
+@dataclass
+class Observer:
+    """Collects the reports of the graphs that are compiled while it is active."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+
+
+_observers = threading.local()
+
+
+@contextlib.contextmanager
+def observe() -> Iterator[Observer]:
+    """Collect a report of each graph that this thread compiles inside the block."""
+    observer = Observer()
+    stack = _observers.__dict__.setdefault("stack", [])
+    stack.append(observer)
+    try:
+        yield observer
+    finally:
+        stack.remove(observer)
+
+
+class _GraphCompiler:
+    """Compiles the functional graphs of one Dynamo graph with one set of options."""
+
+    def __init__(
+        self, options: CompileOptions, client: Client, graph_module: fx.GraphModule
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._function, self._where = capture.function_name(graph_module)
+        self._break_reason = capture.break_reason(graph_module)
+
+    def compile(self, graph_module: fx.GraphModule, kind: str) -> capture.Compiled:
+        """Return the callable of a functional graph; `kind` is what AOTAutograd made it for."""
+        RECORDER.count("graphs")
+        name = GraphName(self._function, self._where, kind)
+        declined: set[str] = set()
+        while True:
+            graph_plan = plan(graph_module, self._client.platform, declined)
+            if graph_plan.fallbacks and self._options.fallback == "error":
+                raise _unsupported(graph_plan)
+            try:
+                compiled = self._compile_plan(graph_plan, name)
+            except UnsupportedOpError as error:
+                if self._options.fallback == "error" or error.node_name in {None, *declined}:
+                    raise
+                declined.add(str(error.node_name))
+                continue
+            warn_once(graph_plan.fallbacks)
+            self._report(graph_plan, name)
+            return compiled
+
+    def _compile_plan(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
+        hints = capture.hinted_sizes(graph_plan.graph_module)
+        executables = {
+            step: GraphExecutable(
+                step.graph_module,
+                name=name,
+                options=self._options,
+                client=self._client,
+                bindings=hints,
+            )
+            for step in graph_plan.steps
+            if isinstance(step, Part)
+        }
+        if graph_plan.is_whole:
+            (executable,) = executables.values()
+            return executable
+        return PartitionedGraph(graph_plan, executables)
+
+    def _report(self, graph_plan: Plan, name: GraphName) -> None:
+        stack = getattr(_observers, "stack", ())
+        if not stack:
+            return
+        nodes = graph_plan.graph_module.graph.nodes
+        report = GraphReport(
+            name,
+            ops=sum(node.op == "call_function" for node in nodes),
+            parts=sum(isinstance(step, Part) for step in graph_plan.steps),
+            fallbacks=graph_plan.fallbacks,
+            inputs=tuple(
+                f"{str(value.dtype).removeprefix('torch.')}{[str(s) for s in value.shape]}".replace("'", "")
+                for node in nodes
+                if node.op == "placeholder"
+                and isinstance(value := node.meta.get("val"), torch.Tensor)
+            ),
+            break_reason=self._break_reason,
+        )
+        for observer in stack:
+            observer.graphs.append(report)
+
+
+def _unsupported(graph_plan: Plan) -> UnsupportedOpError:
+    first, *others = graph_plan.fallbacks
+    more = f" (and {len(others)} more: {', '.join(sorted({o.op for o in others}))})" if others else ""
+    return UnsupportedOpError(
+        f"{first.op} cannot be compiled{more}",
+        where=f"{first.where}, node `{first.node}`",
+        why=first.why,
+        ways_out=(
+            'fallback="eager" to run it in eager PyTorch between compiled parts',
+            "tpu_compile.register_lowering to lower it yourself",
+        ),
+    )
+
+
+def _check_devices(graph_module: fx.GraphModule) -> None:
+    """Refuse graphs with inputs that are not on the CPU: the run time takes host tensors."""
+    for node in graph_module.graph.nodes:
+        value = node.meta.get("example_value") if node.op == "placeholder" else None
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            raise DeviceError(
+                f"The input `{node.name}` is on the device {str(value.device)!r}",
+                where=capture.function_name(graph_module)[1],
+                why="the tpu backend takes CPU tensors and moves them to the TPU itself",
+                ways_out=(f"move it with {node.name}.cpu()",),
+            )
+
+
+def _warn_about_buckets(options: CompileOptions) -> None:
+    if options.buckets not in ("auto", "exact") or options.poison_padding:
+        warnings.warn(
+            "This version compiles an exact-shape program for every new size: the options "
+            "`buckets`, `max_padding` and `poison_padding` have no effect yet.",
+            TpuCompileWarning,
+            stacklevel=2,
+        )
+
+
+def reset() -> None:
+    """Drop every compiled program and all counters; functions compile anew when called.
+
+    Programs in the persistent cache stay. Also resets Dynamo, whose graphs hold the programs.
+    """
+    torch._dynamo.reset()
+    PROGRAMS.clear()
+    HISTORY.clear()
+    RECORDER.reset()
+    forget_warnings()

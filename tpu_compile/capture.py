@@ -1,0 +1,131 @@
+"""AOTAutograd around our compiler: functional forward, backward and inference graphs.
+
+The only module that calls torch's private capture machinery: a new torch release is this file's
+work. Decompositions are `lowering.decompositions`; what becomes of a graph is the caller's business.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import ShortenTraceback
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+
+from lowering.decompositions import decomposition_table
+from lowering.source import source_line
+from tpu_compile.errors import TpuCompileError
+
+Compiled = Callable[[Sequence[Any]], Any]
+CompileGraph = Callable[[fx.GraphModule, str], Compiled]
+
+
+def compile_captured(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """Return the callable for a Dynamo graph.
+
+    Mutations of inputs stay in the graphs as final `copy_` nodes, so that the new values are
+    computed with everything else; aliases of inputs among the outputs are AOTAutograd's to rebuild.
+
+    Args:
+        graph_module: Dynamo's graph.
+        example_inputs: its inputs, as Dynamo gives them.
+        compile_graph: takes a functional graph and `"forward"`, `"backward"` or `"inference"`;
+            gives a callable on the list of its inputs.
+    """
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
+        def compile_one(graph: fx.GraphModule, _: Sequence[Any]) -> Compiled:
+            return _boxed(compile_graph(graph, kind))
+
+        return compile_one
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=decomposition_table(),
+        partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
+        keep_inference_input_mutations=True,
+    )
+    return backend(graph_module, list(example_inputs))  # type: ignore[no-any-return]
+
+
+def _boxed(compiled: Compiled) -> Compiled:
+    """Mark `compiled` as taking its inputs in one list, which AOTAutograd then lets go of."""
+
+    def call(args: list[Any]) -> Any:
+        return compiled(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def function_name(graph_module: fx.GraphModule) -> tuple[str, str]:
+    """Return the name and the `file:line` of the user's function behind a Dynamo graph."""
+    for node in graph_module.graph.nodes:
+        if node.op != "placeholder" and node.meta.get("stack_trace"):
+            line = source_line(node)
+            return line.function or "function", str(line)
+    return "function", "unknown line"
+
+
+def break_reason(graph_module: fx.GraphModule) -> str | None:
+    """Return why Dynamo ended this graph before the function did; None if it did not."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    where = f" ({frame.filename}:{frame.lineno})" if frame is not None else ""
+    return f"{reason.reason}{where}"
+
+
+def hinted_sizes(graph_module: fx.GraphModule) -> dict[Any, int | float]:
+    """Return the sizes of the call that caused the capture, by symbol; empty for a static graph."""
+    context = TracingContext.try_get()
+    if context is None or context.fake_mode is None or context.fake_mode.shape_env is None:
+        return {}
+    hints = {}
+    for symbol, hint in _hints(context.fake_mode.shape_env).items():
+        hints[symbol] = int(hint)
+    return hints
+
+
+def _hints(shape_env: Any) -> dict[Any, Any]:
+    """Return the backed symbols' hints; the attribute was renamed across torch releases."""
+    for name in ("backed_var_to_val", "var_to_val"):
+        found = getattr(shape_env, name, None)
+        if found is not None:
+            return dict(found)
+    return {}
+
+
+def raise_through_dynamo(error: TpuCompileError) -> TpuCompileError:
+    """Return `error` as one that Dynamo hands to the user unwrapped, with its class kept.
+
+    Dynamo wraps a backend's exception in BackendCompilerFailed unless it is one of its own kind.
+    """
+    if isinstance(error, ShortenTraceback):
+        return error
+    kind = _dynamo_class(type(error))
+    shown = kind.__new__(kind)
+    shown.__dict__.update(error.__dict__)
+    shown.args = error.args
+    shown.first_useful_frame = None
+    return shown
+
+
+@functools.cache
+def _dynamo_class(kind: type[TpuCompileError]) -> Any:
+    return type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+
+
+def is_strided(value: Any) -> bool:
+    """Whether a graph input is an ordinary dense tensor (or no tensor)."""
+    return not isinstance(value, torch.Tensor) or value.layout is torch.strided

@@ -1,0 +1,175 @@
+"""`CompileOptions`, the modes, and every environment variable: read and validated here only."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from tpu_compile.errors import OptionError
+
+Buckets = Literal["auto", "pow2", "exact"] | int | tuple[int, ...]
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_FALLBACKS = ("eager", "error")
+_BUCKETS = ("auto", "pow2", "exact")
+_PRECISIONS = ("default", "high", "highest")
+
+CACHE_DIR_VARIABLE = "TPU_COMPILE_CACHE_DIR"
+PLATFORM_VARIABLE = "TPU_COMPILE_PLATFORM"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """The options of one `torch.compile(..., backend="tpu", options={...})`.
+
+    Compared by value; unknown names and bad values raise `OptionError` before any work.
+
+    >>> CompileOptions(fallback="error").fallback
+    'error'
+    """
+
+    fallback: str = "eager"
+    """`"eager"`: an op without a lowering runs in eager PyTorch between compiled parts, counted
+    and warned about once per op. `"error"`: it raises `UnsupportedOpError`. Since 0.1."""
+
+    buckets: Buckets = "auto"
+    """Sizes to which a dynamic dimension is padded: `"auto"`, `"pow2"`, `"exact"`, an int (its
+    multiples) or a list of sizes. In 0.1 every program is exact-shape whatever is asked for; a
+    value other than `"auto"` and `"exact"` says so once. Since 0.1."""
+
+    max_padding: float | None = None
+    """Largest share of wasted elements, between 0 and 1, that a bucket may cost. Used with
+    buckets. Since 0.1."""
+
+    poison_padding: bool = False
+    """Fill padding with NaN or extreme integers to prove that none of it leaks. Used with
+    buckets. Since 0.1."""
+
+    matmul_precision: str | None = None
+    """`"default"`, `"high"` or `"highest"` precision of float32 contractions; None follows
+    `torch.get_float32_matmul_precision()`. Part of the program, hence of the cache key. Since
+    0.1."""
+
+    donate: bool = True
+    """Donate the device buffers of inputs that the graph mutates to their new values. Part of
+    the program. Since 0.1."""
+
+    cache_dir: str | None = None
+    """Folder of the persistent cache of compiled programs; None follows the environment variable
+    `TPU_COMPILE_CACHE_DIR`, and without it the cache is off. Since 0.1."""
+
+    xla_options: Mapping[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """XLA compile options by name, such as `{"xla_cpu_enable_fast_math": True}`. Part of the
+    cache key; XLA names the ones that it does not know. Since 0.1."""
+
+    def __post_init__(self) -> None:
+        _one_of("fallback", self.fallback, _FALLBACKS)
+        object.__setattr__(self, "buckets", _checked_buckets(self.buckets))
+        if self.matmul_precision is not None:
+            _one_of("matmul_precision", self.matmul_precision, _PRECISIONS)
+        for name in ("poison_padding", "donate"):
+            if not isinstance(getattr(self, name), bool):
+                raise _bad_value(name, getattr(self, name), "True or False")
+        if self.max_padding is not None and not (
+            isinstance(self.max_padding, (int, float))
+            and not isinstance(self.max_padding, bool)
+            and 0 <= self.max_padding <= 1
+        ):
+            raise _bad_value("max_padding", self.max_padding, "a number between 0 and 1")
+        if self.cache_dir is not None:
+            if not isinstance(self.cache_dir, (str, os.PathLike)):
+                raise _bad_value("cache_dir", self.cache_dir, "a path or None")
+            object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
+        object.__setattr__(self, "xla_options", _checked_xla_options(self.xla_options))
+
+    def __hash__(self) -> int:
+        return hash((self.fallback, self.buckets, self.matmul_precision, self.donate))
+
+    def resolved_precision(self) -> str:
+        """Return the matmul precision in force now (torch's setting where ours is None)."""
+        if self.matmul_precision is not None:
+            return self.matmul_precision
+        return {"medium": "default", "high": "high", "highest": "highest"}[
+            torch.get_float32_matmul_precision()
+        ]
+
+    def resolved_cache_dir(self) -> str | None:
+        """Return the persistent cache's folder: the option, or else the environment's."""
+        return self.cache_dir or os.environ.get(CACHE_DIR_VARIABLE) or None
+
+
+def from_torch_compile(mode: str | None, options: Mapping[str, Any] | None) -> CompileOptions:
+    """Return the validated options of a `torch.compile` call.
+
+    The modes are Inductor's; our graphs have no such modes, so they are accepted as no-ops.
+
+    Raises:
+        OptionError: an unknown mode or option name, or a bad value.
+    """
+    if mode is not None and mode not in MODES:
+        raise OptionError(
+            f"The mode {mode!r} is not known to the tpu backend",
+            why=_nearest(mode, MODES),
+            ways_out=("leave `mode` out",),
+        )
+    known = [field.name for field in dataclasses.fields(CompileOptions)]
+    for name in options or {}:
+        if name not in known:
+            raise OptionError(
+                f"The option {name!r} is not known to the tpu backend",
+                why=_nearest(str(name), known),
+                ways_out=("see tpu_compile.CompileOptions",),
+            )
+    return CompileOptions(**(options or {}))
+
+
+def platform_from_environment() -> str | None:
+    """Return the platform that `TPU_COMPILE_PLATFORM` names, or None."""
+    return os.environ.get(PLATFORM_VARIABLE) or None
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise _bad_value(name, value, " or ".join(repr(item) for item in allowed))
+
+
+def _bad_value(name: str, value: object, wanted: str) -> OptionError:
+    return OptionError(f"The option `{name}` is {value!r}", why=f"it takes {wanted}")
+
+
+def _checked_buckets(buckets: Any) -> Buckets:
+    if isinstance(buckets, str) and buckets in _BUCKETS:
+        return buckets  # type: ignore[return-value]
+    if isinstance(buckets, int) and not isinstance(buckets, bool) and buckets > 0:
+        return buckets
+    if isinstance(buckets, (list, tuple)) and buckets:
+        sizes = tuple(buckets)
+        if all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sizes):
+            return tuple(sorted(set(sizes)))
+    raise _bad_value(
+        "buckets", buckets, '"auto", "pow2", "exact", a positive int, or a list of positive ints'
+    )
+
+
+def _checked_xla_options(options: Any) -> Mapping[str, bool | int | float | str]:
+    if not isinstance(options, Mapping):
+        raise _bad_value("xla_options", options, "a dictionary from flag name to value")
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+            raise _bad_value(
+                "xla_options", {name: value}, "flag names, each with a bool, a number or a string"
+            )
+    return MappingProxyType(dict(sorted(options.items())))
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    listed = ", ".join(repr(item) for item in known)
+    return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"

@@ -1,0 +1,190 @@
+"""What of a graph runs compiled and what falls back to eager PyTorch, decided before compiling.
+
+The partitioner only reads the graph. A graph without unsupported ops is one part: itself. Otherwise
+it is cut into levels: a node's level counts the unsupported ops on the longest path to it, so every
+part depends on earlier levels only and no cycle can arise.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowering.registry import unsupported_reason
+from lowering.sizes import SYMBOLIC
+from lowering.source import source_line
+
+aten = torch.ops.aten
+
+# Checks of sizes that torch traced: they run on the host with the call's numbers, compile to
+# nothing and are no fallback.
+HOST_CHECKS = frozenset(
+    {
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Why one node runs in eager PyTorch."""
+
+    node: str
+    op: str
+    where: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of the graph that is compiled: takes and gives the values of the named nodes."""
+
+    graph_module: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class EagerOp:
+    """One node that runs in eager PyTorch."""
+
+    node: fx.Node
+    counted: bool
+    """Whether it counts as a fallback (a getitem of one, or a host check, does not)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a graph in order, and why each fallback is one."""
+
+    graph_module: fx.GraphModule
+    steps: tuple[Part | EagerOp, ...]
+    fallbacks: tuple[Fallback, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the graph is compiled as one piece, itself."""
+        return len(self.steps) == 1 and isinstance(self.steps[0], Part) and not self.fallbacks
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether a node is a size computation: known from the call's arguments, never executed."""
+    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, bool))
+
+
+def plan(
+    graph_module: fx.GraphModule, platform: str, declined: Collection[str] = frozenset()
+) -> Plan:
+    """Return how to run a functional ATen graph on `platform` (a PJRT name).
+
+    `declined` names nodes whose rules refused their arguments when they were lowered.
+    """
+    eager, fallbacks = _unsupported(graph_module, platform, declined)
+    checks = {node for node in graph_module.graph.nodes if node.target in HOST_CHECKS}
+    if not eager and not checks:
+        whole = Part(graph_module, _placeholders(graph_module), ())
+        return Plan(graph_module, (whole,), ())
+    return Plan(graph_module, _steps(graph_module, eager, checks), fallbacks)
+
+
+def _placeholders(graph_module: fx.GraphModule) -> tuple[fx.Node, ...]:
+    return tuple(node for node in graph_module.graph.nodes if node.op == "placeholder")
+
+
+def _unsupported(
+    graph_module: fx.GraphModule, platform: str, declined: Collection[str]
+) -> tuple[dict[fx.Node, bool], tuple[Fallback, ...]]:
+    """Return the nodes that run in eager PyTorch (value: whether counted) and the reasons."""
+    eager: dict[fx.Node, bool] = {}
+    fallbacks = []
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function" or node.target in (aten.copy_.default, *HOST_CHECKS):
+            continue
+        if node.target is operator.getitem:
+            if node.args[0] in eager:
+                eager[node] = False
+            continue
+        scalar_of_tensor = any(
+            isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes
+        ) and not str(node.target).startswith(("aten.sym_", "sym_"))
+        if is_number(node) and not scalar_of_tensor:
+            continue
+        why = (
+            "its lowering declined these arguments"
+            if node.name in declined
+            else unsupported_reason(node, platform)
+        )
+        if why is not None:
+            eager[node] = True
+            fallbacks.append(Fallback(node.name, str(node.target), str(source_line(node)), why))
+    return eager, tuple(fallbacks)
+
+
+def _steps(
+    graph_module: fx.GraphModule, eager: dict[fx.Node, bool], checks: set[fx.Node]
+) -> tuple[Part | EagerOp, ...]:
+    level: dict[fx.Node, int] = {}
+    compiled: dict[int, list[fx.Node]] = {}
+    host: dict[int, list[fx.Node]] = {}
+    for node in graph_module.graph.nodes:
+        inputs = [
+            level[source] + (1 if source in eager and node not in eager else 0)
+            for source in node.all_input_nodes
+        ]
+        level[node] = max(inputs, default=0)
+        if node.op != "call_function" or node.target is aten.copy_.default:
+            continue
+        if node in eager or node in checks:
+            host.setdefault(level[node], []).append(node)
+        elif not is_number(node):
+            compiled.setdefault(level[node], []).append(node)
+    steps: list[Part | EagerOp] = []
+    for number in sorted(compiled.keys() | host.keys()):
+        if number in compiled:
+            part = _extract(graph_module, compiled[number])
+            if part is not None:
+                steps.append(part)
+        steps.extend(EagerOp(node, eager.get(node, False)) for node in host.get(number, ()))
+    return tuple(steps)
+
+
+def _extract(graph_module: fx.GraphModule, nodes: list[fx.Node]) -> Part | None:
+    """Return the part made of `nodes`; None if nothing outside uses any of them."""
+    inside = set(nodes)
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in inside and source.op != "get_attr":
+                inputs.setdefault(source)
+    outputs = [node for node in nodes if any(user not in inside for user in node.users)]
+    if not outputs:
+        return None
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for source in inputs:
+        copies[source] = graph.placeholder(source.name)
+        copies[source].meta = source.meta.copy()
+
+    def copy_of(source: fx.Node) -> fx.Node:
+        if source not in copies:
+            copies[source] = graph.node_copy(source, copy_of)
+        return copies[source]
+
+    for node in nodes:
+        copy_of(node)
+    graph.output(tuple(copies[node] for node in outputs))
+    return Part(fx.GraphModule(graph_module, graph), tuple(inputs), tuple(outputs))
+
+
+def resolve_arguments(node: fx.Node, values: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a node's arguments with every node in them replaced by `values(node)`."""
+    args = fx.node.map_arg(node.args, values)
+    kwargs = fx.node.map_arg(node.kwargs, values)
+    return args, kwargs

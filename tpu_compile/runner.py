@@ -1,0 +1,146 @@
+"""Runs a partitioned graph: compiled parts and eager ops in turn, then the mutations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowering.sizes import SYMBOLIC, Sizes, bind, placeholder_symbols
+from tpu_compile.errors import FallbackWarning
+from tpu_compile.executable import GraphExecutable
+from tpu_compile.partition import EagerOp, Fallback, Part, Plan, resolve_arguments
+from tpu_compile.stats import RECORDER
+
+aten = torch.ops.aten
+
+_warned: set[str] = set()
+
+
+def warn_once(fallbacks: Sequence[Fallback]) -> None:
+    """Say of each op, once in the process, that it runs in eager PyTorch."""
+    for fallback in fallbacks:
+        if fallback.op not in _warned:
+            _warned.add(fallback.op)
+            warnings.warn(
+                f"{fallback.op} runs in eager PyTorch between compiled parts ({fallback.where}): "
+                f"{fallback.why}. Ways out: tpu_compile.register_lowering to lower it yourself, or "
+                f'fallback="error" to make this an error.',
+                FallbackWarning,
+                stacklevel=2,
+            )
+
+
+def forget_warnings() -> None:
+    """Let every fallback be said again."""
+    _warned.clear()
+
+
+class PartitionedGraph:
+    """A graph with fallbacks, called like a `GraphExecutable`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        executables: dict[Part, GraphExecutable],
+    ) -> None:
+        graph = plan.graph_module.graph
+        self._plan = plan
+        self._executables = executables
+        self._placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self._symbols = placeholder_symbols(self._placeholders)
+        self._constants = {
+            node: _attribute(plan.graph_module, str(node.target))
+            for node in graph.nodes
+            if node.op == "get_attr"
+        }
+        self._mutations = [node for node in graph.nodes if node.target is aten.copy_.default]
+        (output,) = [node for node in graph.nodes if node.op == "output"]
+        self._outputs = output.args[0]
+        self._last_use = _last_uses(plan, self._mutations, output)
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Run every step; inputs are written to only after the last one."""
+        values: dict[fx.Node, Any] = dict(zip(self._placeholders, args, strict=True))
+        values.update(self._constants)
+        bindings = bind(self._symbols, args)
+
+        def value_of(node: fx.Node) -> Any:
+            if node in values:
+                return values[node]
+            if node.target is aten.copy_.default:
+                return value_of(node.args[1])  # type: ignore[arg-type]
+            return Sizes(bindings).resolve(node.meta["val"])
+
+        with torch.no_grad():
+            for number, step in enumerate(self._plan.steps):
+                if isinstance(step, Part):
+                    inputs = [value_of(node) for node in step.inputs]
+                    results = self._executables[step](inputs)
+                    values.update(zip(step.outputs, results, strict=True))
+                else:
+                    self._run_eager(step, values, value_of, bindings)
+                for node in self._last_use.get(number, ()):
+                    values.pop(node, None)
+            outputs = [
+                value_of(item) if isinstance(item, fx.Node) else item for item in self._outputs
+            ]
+            new_values = [value_of(node.args[1]) for node in self._mutations]
+            for node, new_value in zip(self._mutations, new_values, strict=True):
+                values[node.args[0]].copy_(new_value)
+        return outputs
+
+    def _run_eager(
+        self, step: EagerOp, values: dict[fx.Node, Any], value_of: Any, bindings: dict[Any, Any]
+    ) -> None:
+        node = step.node
+        call_args, call_kwargs = resolve_arguments(node, value_of)
+        result = node.target(*call_args, **call_kwargs)  # type: ignore[operator]
+        values[node] = result
+        _bind_result(node.meta.get("val"), result, bindings)
+        if step.counted:
+            RECORDER.count_fallback(str(node.target))
+
+
+def _bind_result(fake: Any, result: Any, bindings: dict[Any, Any]) -> None:
+    """Bind the symbols that an op gave birth to (sizes or numbers that depend on data)."""
+    if isinstance(fake, SYMBOLIC):
+        bindings.setdefault(fake.node.expr, result)
+    elif isinstance(fake, torch.Tensor) and isinstance(result, torch.Tensor):
+        for size, actual in zip(fake.shape, result.shape, strict=True):
+            if isinstance(size, torch.SymInt):
+                bindings.setdefault(size.node.expr, actual)
+    elif isinstance(fake, (list, tuple)):
+        for item, value in zip(fake, result, strict=True):
+            _bind_result(item, value, bindings)
+
+
+def _attribute(graph_module: fx.GraphModule, target: str) -> Any:
+    value: Any = graph_module
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _last_uses(
+    plan: Plan, mutations: Sequence[fx.Node], output: fx.Node
+) -> dict[int, list[fx.Node]]:
+    """Return, for each step, the values that nothing after it reads (so memory is let go)."""
+    last: dict[fx.Node, int] = {}
+    for number, step in enumerate(plan.steps):
+        read = step.inputs if isinstance(step, Part) else step.node.all_input_nodes
+        for node in read:
+            last[node] = number
+    for node in (*mutations, output):
+        for source in node.all_input_nodes:
+            last.pop(source, None)
+            if source.target is aten.copy_.default:
+                last.pop(source.args[1], None)  # type: ignore[call-overload]
+    uses: dict[int, list[fx.Node]] = {}
+    for node, number in last.items():
+        if node.op != "get_attr":
+            uses.setdefault(number, []).append(node)
+    return uses

@@ -1,0 +1,148 @@
+"""Counters and compile records of this process, and the guard `expect_compiles`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tpu_compile.errors import RecompileError
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """One XLA compile: what was compiled, for which inputs, and why it was needed."""
+
+    function: str
+    """Name of the user's function, and `forward`, `backward` or `inference`."""
+    where: str
+    """`file:line` of its first op."""
+    inputs: tuple[str, ...]
+    """Dtype and shape of every input, such as `float32[2, 3]`."""
+    reason: str
+    seconds: float
+
+    def __str__(self) -> str:
+        shapes = ", ".join(self.inputs[:6]) + (", ..." if len(self.inputs) > 6 else "")
+        return f"{self.function} ({self.where}) for {shapes}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class CompileStats:
+    """A snapshot of the counters since the start or the last `reset_stats()`."""
+
+    graphs: int = 0
+    """FX graphs handed over by AOTAutograd (forward, backward, inference)."""
+    lowered: int = 0
+    """Graphs, or parts of graphs, lowered to StableHLO."""
+    xla_compiles: int = 0
+    """Programs compiled by XLA."""
+    memory_hits: int = 0
+    """Programs found among those that this process already compiled."""
+    disk_hits: int = 0
+    """Programs loaded from the persistent cache."""
+    executions: int = 0
+    """Runs of compiled programs."""
+    fallback_ops: Mapping[str, int] = field(default_factory=dict)
+    """Runs of each op in eager PyTorch between compiled parts."""
+    lowering_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    padded_elements: int = 0
+    """Elements of bucketed inputs that were padding."""
+    useful_elements: int = 0
+    """Elements of bucketed inputs that were data."""
+    records: tuple[CompileRecord, ...] = ()
+
+
+class Recorder:
+    """The mutable counters behind `CompileStats`; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: collections.Counter[str] = collections.Counter()
+        self._seconds: collections.Counter[str] = collections.Counter()
+        self._fallbacks: collections.Counter[str] = collections.Counter()
+        self._records: list[CompileRecord] = []
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to the counter `name`, a field of `CompileStats`."""
+        with self._lock:
+            self._counters[name] += amount
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add to the time `name`, a field of `CompileStats`."""
+        with self._lock:
+            self._seconds[name] += seconds  # type: ignore[assignment]
+
+    def count_fallback(self, op: str) -> None:
+        """Count one eager run of `op`."""
+        with self._lock:
+            self._fallbacks[op] += 1
+
+    def record_compile(self, record: CompileRecord) -> None:
+        """Count one XLA compile and keep its record."""
+        with self._lock:
+            self._counters["xla_compiles"] += 1
+            self._seconds["compile_seconds"] += record.seconds  # type: ignore[assignment]
+            self._records.append(record)
+
+    def snapshot(self) -> CompileStats:
+        """Return the counters as they are now."""
+        with self._lock:
+            return CompileStats(
+                **self._counters,
+                **self._seconds,
+                fallback_ops=MappingProxyType(dict(sorted(self._fallbacks.items()))),
+                records=tuple(self._records),
+            )
+
+    def reset(self) -> None:
+        """Set every counter to zero and forget the records."""
+        with self._lock:
+            self._counters.clear()
+            self._seconds.clear()
+            self._fallbacks.clear()
+            self._records.clear()
+
+
+RECORDER = Recorder()
+
+
+def stats() -> CompileStats:
+    """Return a frozen snapshot of this process's counters.
+
+    >>> stats().xla_compiles >= 0
+    True
+    """
+    return RECORDER.snapshot()
+
+
+def reset_stats() -> None:
+    """Set the counters of `stats()` to zero; compiled programs stay."""
+    RECORDER.reset()
+
+
+@contextlib.contextmanager
+def expect_compiles(at_most: int) -> Iterator[None]:
+    """Allow at most `at_most` XLA compiles inside the `with` block.
+
+    Counts the compiles of all threads. Leaves an exception of the block as it is.
+
+    Raises:
+        RecompileError: there were more; the message lists each with its reason.
+    """
+    before = len(RECORDER.snapshot().records)
+    yield
+    new = RECORDER.snapshot().records[before:]
+    if len(new) > at_most:
+        listed = "".join(f"\n  {number}. {record}" for number, record in enumerate(new, 1))
+        raise RecompileError(
+            f"{len(new)} programs were compiled where at most {at_most} may be:{listed}",
+            ways_out=(
+                "run the shapes that you need once before this block",
+                "raise `at_most`",
+            ),
+        )
