@@ -2,7 +2,8 @@
 
 Both copies start from the same weights and see the same batches. Prints the mean loss of each epoch
 and the accuracy on held-out digits. Exits with 1 if the first ten losses differ by more than 1e-5
-of their size, if the loss does not fall, or if the accuracies are low or apart.
+of their size, if the loss does not fall, if the accuracies are low or apart, or if an op ran
+outside the compiled programs.
 
     python examples/train_digits_cnn.py
 """
@@ -99,7 +100,7 @@ def main() -> int:
     print(f"\nheld-out accuracy: eager {accuracies[0]:.3f}, compiled {accuracies[1]:.3f}")
     print(f"XLA compiles: {tpu_compile.stats().xla_compiles}")
 
-    failures = []
+    failures = [f"{op} ran in eager PyTorch" for op in tpu_compile.stats().fallback_ops]
     worst = max(abs(loss - expected) / expected for expected, loss in losses[:10])
     print(f"largest difference of the first ten losses, relative: {worst:.1e}")
     if not worst <= TOLERANCE:
