@@ -1,0 +1,68 @@
+# Needs Python 3.11 or later, pip and make. Variables:
+#   VENV       where the virtual environment lives
+#   PYTHON     the interpreter it is made with
+#   PIP_ARGS   more arguments for pip, for instance an --extra-index-url with PyTorch's CPU wheel
+#              index: the default wheel of torch brings CUDA libraries of several gigabytes
+#   TEST_ARGS  arguments for pytest
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP_ARGS ?=
+TEST_ARGS ?= -n 2
+
+bin := $(VENV)/bin
+requirements := pyproject.toml constraints.txt
+# jax is a baseline of the benchmarks only; an environment of its own keeps it out of the tests.
+bench_venv := $(VENV)-bench
+
+.PHONY: help demo test lint types docs bench develop clean
+
+help:
+	@echo "make demo     embed sentences with a pretrained model, compiled, beside eager PyTorch"
+	@echo "make test     run the test suite"
+	@echo "make lint     ruff, typos, validate-pyproject"
+	@echo "make types    mypy"
+	@echo "make docs     build docs/ into build/docs, warnings are errors"
+	@echo "make bench    run the benchmarks beside their baselines (installs jax)"
+	@echo "make develop  install everything a change needs, for use with pre-commit"
+	@echo "make clean    remove the environments and what tools left behind"
+
+demo: $(VENV)/.installed-examples
+	$(bin)/python examples/sentence_embeddings.py
+
+test: $(VENV)/.installed-test
+	$(bin)/python -m pytest $(TEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/typos
+	$(bin)/validate-pyproject pyproject.toml
+
+types: $(VENV)/.installed-dev
+	$(bin)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(bin)/mkdocs build --strict --site-dir build/docs
+
+bench: $(bench_venv)/.installed-bench
+	$(bench_venv)/bin/python -m benchmarks
+
+develop: $(VENV)/.installed-dev $(VENV)/.installed-test $(VENV)/.installed-docs
+
+clean:
+	rm -rf $(VENV) $(bench_venv) build dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each extra: an edit of the requirements installs again, nothing else does.
+define install_rule
+$(1)/bin/python:
+	$$(PYTHON) -m venv $(1)
+
+$(1)/.installed-%: $$(requirements) | $(1)/bin/python
+	$(1)/bin/python -m pip install $$(PIP_ARGS) --constraint constraints.txt --editable '.[$$*]'
+	@touch $$@
+endef
+$(eval $(call install_rule,$(VENV)))
+$(eval $(call install_rule,$(bench_venv)))
