@@ -17,6 +17,7 @@ import torch
 from lowering.dtypes import (
     TensorSpec,
     element_type,
+    is_integer,
     is_unsigned,
     real_dtype,
     spec_of,
@@ -117,7 +118,8 @@ def iota(shape: Sequence[int], dim: int, dtype: torch.dtype = torch.int32) -> ir
 def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     """Return `operand` cast to `dtype` with torch's rules; the operand itself if nothing changes.
 
-    To bool: whether it is nonzero (NaN is). From complex to real: the real part.
+    To bool: whether it is nonzero (NaN is). From complex to real: the real part. From a float to
+    an integer of 8 or 16 bits: by way of 32 bits, so that values beyond the range wrap.
     """
     spec = spec_of(operand)
     if spec.dtype is dtype:
@@ -129,6 +131,8 @@ def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     if dtype.is_complex and not spec.dtype.is_complex:
         real = convert(operand, real_dtype(dtype))
         return stablehlo.complex(real, full_like(real, 0))
+    if spec.dtype.is_floating_point and is_integer(dtype) and dtype.itemsize < 4:
+        operand = convert(operand, torch.int32)
     return stablehlo.convert(tensor_type(TensorSpec(spec.shape, dtype)), operand)
 
 

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
-from lowering.ops import pointwise
+from lowering.ops import (
+    activation,
+    arithmetic,
+    bitwise,
+    comparison,
+    complex_numbers,
+    conversion,
+    creation,
+    extremes,
+    pointwise,
+    power,
+    reduction,
+    selection,
+    unary,
+)
 from lowering.registry import REGISTRY
 
-__all__ = ["pointwise"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "bitwise",
+    "comparison",
+    "complex_numbers",
+    "conversion",
+    "creation",
+    "extremes",
+    "pointwise",
+    "power",
+    "reduction",
+    "selection",
+    "unary",
+]
 
 REGISTRY.freeze()
