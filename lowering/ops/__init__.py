@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowering.ops import joining, padding, pointwise, strided, views
+from lowering.ops import indexing, joining, padding, pointwise, scan, scatter, strided, views
 from lowering.registry import REGISTRY
 
-__all__ = ["joining", "padding", "pointwise", "strided", "views"]
+__all__ = ["indexing", "joining", "padding", "pointwise", "scan", "scatter", "strided", "views"]
 
 REGISTRY.freeze()

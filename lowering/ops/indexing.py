@@ -63,9 +63,7 @@ def _check_no_mask(node: fx.Node) -> str | None:
 
 
 @lowering(aten.index.Tensor, padding=Padding.INDEXED, check=_check_no_mask)
-def index(
-    ctx: LoweringContext, operand: ir.Value, indices: Sequence[ir.Value | None]
-) -> ir.Value:
+def index(ctx: LoweringContext, operand: ir.Value, indices: Sequence[ir.Value | None]) -> ir.Value:
     """`operand[indices]` as NumPy has it: None keeps a dim, index tensors broadcast together.
 
     Negative indices count from the end; further ones out of range are clamped.

@@ -142,8 +142,6 @@ def diagonal_scatter(
     order = sorted(range(len(rest) + 1), key=lambda axis: [*rest, dim1][axis])
     rows = hlo.transpose(rows, order)
     spread = hlo.broadcast_in_dim(rows, spec.shape, sorted([*rest, dim1]))
-    row = stablehlo.add(
-        hlo.iota(spec.shape, dim1), hlo.full(spec.shape, torch.int32, offset)
-    )
+    row = stablehlo.add(hlo.iota(spec.shape, dim1), hlo.full(spec.shape, torch.int32, offset))
     on_diagonal = hlo.compare(row, hlo.iota(spec.shape, dim2), "EQ")
     return hlo.select(on_diagonal, spread, operand)

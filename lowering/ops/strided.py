@@ -7,6 +7,7 @@ the operand does not cover cannot be read.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -105,7 +106,7 @@ def _nested_dims(window: _Window) -> list[int] | None:
         if size > 1 and step > 0
     ]
     walking.sort(key=lambda dim: -window.stride[dim])
-    for outer, inner in zip(walking, walking[1:], strict=False):
+    for outer, inner in itertools.pairwise(walking):
         if window.stride[outer] < window.size[inner] * window.stride[inner]:
             return None
     return walking

@@ -1,4 +1,4 @@
-"""Ops that are views in eager PyTorch, and their `_copy` variants: shape, order and part of a tensor.
+"""Ops that are views in eager PyTorch, and their `_copy` variants: shape, order, parts.
 
 A compiled program has no memory to look at, so a view gives back a value like any other op;
 whether outputs alias is settled in `lowering.signature`.
@@ -50,7 +50,10 @@ def view_dtype(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> i
         raise ctx.unsupported("StableHLO has no bit cast from or to complex numbers")
     if torch.bool in (spec.dtype, dtype):
         return _view_bool(operand, dtype)
-    wide, narrow = max(spec.dtype.itemsize, dtype.itemsize), min(spec.dtype.itemsize, dtype.itemsize)
+    wide, narrow = (
+        max(spec.dtype.itemsize, dtype.itemsize),
+        min(spec.dtype.itemsize, dtype.itemsize),
+    )
     if wide == narrow:
         return hlo.bitcast(operand, dtype)
     if spec.dtype.itemsize == wide:
@@ -132,9 +135,7 @@ def slice_(
 
 
 @lowering(aten.narrow_copy.default, padding=Padding.INDEXED)
-def narrow(
-    ctx: LoweringContext, operand: ir.Value, dim: int, start: int, length: int
-) -> ir.Value:
+def narrow(ctx: LoweringContext, operand: ir.Value, dim: int, start: int, length: int) -> ir.Value:
     """`operand[..., start:start + length, ...]` along `dim`; negative `start` from the end."""
     spec = spec_of(operand)
     dim %= spec.rank

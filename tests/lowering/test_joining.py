@@ -21,7 +21,12 @@ def test_cat(dtype):
             torch.stack([x, x + x], 1),
         ]
 
-    check(function, numbers(2, 3, dtype=dtype), numbers(2, 4, dtype=dtype), torch.empty(0, dtype=dtype))
+    check(
+        function,
+        numbers(2, 3, dtype=dtype),
+        numbers(2, 4, dtype=dtype),
+        torch.empty(0, dtype=dtype),
+    )
 
 
 def test_cat_promotes():

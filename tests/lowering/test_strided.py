@@ -58,6 +58,8 @@ def test_offset_of_a_view():
 
 
 def test_gaps_are_refused():
-    graph = trace(lambda x: [torch.as_strided_copy((x + 1)[:, ::2], (2, 2), (1, 1), 0)], numbers(4, 6))
+    graph = trace(
+        lambda x: [torch.as_strided_copy((x + 1)[:, ::2], (2, 2), (1, 1), 0)], numbers(4, 6)
+    )
     with pytest.raises(UnsupportedOpError, match="gaps"):
         lower_graph(graph)

@@ -7,7 +7,7 @@ import torch
 
 from tests.lowering.running import check
 
-DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
+DTYPES = [torch.float32, torch.bfloat16, torch.bool]
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
