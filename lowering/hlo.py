@@ -36,16 +36,17 @@ _BITS_VIEW = {1: torch.uint8, 2: torch.int16}
 
 def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
+    if dtype.is_complex:
+        # The bindings make no complex splat.
+        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
+        kind = element_type(dtype)
+        value = stablehlo.constant(ir.DenseElementsAttr.get(array, type=kind, shape=[]))
+        return broadcast_in_dim(value, shape, [])
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
 
 
 def _attribute(fill: Scalar, dtype: torch.dtype) -> ir.Attribute:
-    if dtype.is_complex:
-        # The bindings have no complex attribute of their own: take it out of a dense one.
-        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
-        kind = element_type(dtype)
-        return ir.DenseElementsAttr.get(array, type=kind, shape=[]).get_splat_value()
     if dtype.is_floating_point:
         if isinstance(fill, complex):
             raise TypeError(f"a complex number cannot fill a {dtype} tensor")
@@ -255,7 +256,7 @@ def is_nan(operand: ir.Value) -> ir.Value:
 Combiner = Callable[[ir.Value, ir.Value], ir.Value]
 
 
-def _fill_region(
+def fill_region(
     region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Sequence[ir.Value]]
 ) -> None:
     """Give `region` one block with arguments of `types` that returns what `body` builds."""
@@ -273,7 +274,7 @@ def reduce(operand: ir.Value, dims: Sequence[int], init: Scalar, combine: Combin
     result = tensor_type(TensorSpec(shape, spec.dtype))
     op = stablehlo.ReduceOp([result], [operand], [scalar(init, spec.dtype)], sorted(dims))
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -293,7 +294,7 @@ def reduce_many(
     values = [scalar(init, spec.dtype) for init, spec in zip(inits, specs, strict=True)]
     op = stablehlo.ReduceOp(results, list(operands), values, sorted(dims))
     elements = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs]
-    _fill_region(op.regions[0], elements * 2, combine)
+    fill_region(op.regions[0], elements * 2, combine)
     return list(op.results)
 
 
@@ -336,7 +337,7 @@ def reduce_window(
         padding=pair_attribute(padding),
     )
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -354,8 +355,8 @@ def while_loop(
     """Return the carried values after `body` ran while `condition` (a 0-d bool) held."""
     types = [value.type for value in carried]
     op = stablehlo.WhileOp(types, list(carried))
-    _fill_region(op.regions[0], types, lambda *values: [condition(*values)])
-    _fill_region(op.regions[1], types, body)
+    fill_region(op.regions[0], types, lambda *values: [condition(*values)])
+    fill_region(op.regions[1], types, body)
     return list(op.results)
 
 
@@ -372,7 +373,7 @@ def sort(
         [operand.type for operand in operands], list(operands), dimension=dim, is_stable=True
     )
     pairs = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs for _ in range(2)]
-    _fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
+    fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
     return list(op.results)
 
 
