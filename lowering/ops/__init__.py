@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowering.ops import pointwise
+from lowering.ops import matmul, pointwise
 from lowering.registry import REGISTRY
 
-__all__ = ["pointwise"]
+__all__ = ["matmul", "pointwise"]
 
 REGISTRY.freeze()
