@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowering.ops import matmul, pointwise
+from lowering.ops import convolution, convolution_backward, matmul, pointwise
 from lowering.registry import REGISTRY
 
-__all__ = ["matmul", "pointwise"]
+__all__ = ["convolution", "convolution_backward", "matmul", "pointwise"]
 
 REGISTRY.freeze()
