@@ -251,7 +251,7 @@ def is_nan(operand: ir.Value) -> ir.Value:
 Combiner = Callable[[ir.Value, ir.Value], ir.Value]
 
 
-def _fill_region(
+def fill_region(
     region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Sequence[ir.Value]]
 ) -> None:
     """Give `region` one block with arguments of `types` that returns what `body` builds."""
@@ -269,7 +269,7 @@ def reduce(operand: ir.Value, dims: Sequence[int], init: Scalar, combine: Combin
     result = tensor_type(TensorSpec(shape, spec.dtype))
     op = stablehlo.ReduceOp([result], [operand], [scalar(init, spec.dtype)], sorted(dims))
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -289,7 +289,7 @@ def reduce_many(
     values = [scalar(init, spec.dtype) for init, spec in zip(inits, specs, strict=True)]
     op = stablehlo.ReduceOp(results, list(operands), values, sorted(dims))
     elements = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs]
-    _fill_region(op.regions[0], elements * 2, combine)
+    fill_region(op.regions[0], elements * 2, combine)
     return list(op.results)
 
 
@@ -332,7 +332,7 @@ def reduce_window(
         padding=pair_attribute(padding),
     )
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -350,8 +350,8 @@ def while_loop(
     """Return the carried values after `body` ran while `condition` (a 0-d bool) held."""
     types = [value.type for value in carried]
     op = stablehlo.WhileOp(types, list(carried))
-    _fill_region(op.regions[0], types, lambda *values: [condition(*values)])
-    _fill_region(op.regions[1], types, body)
+    fill_region(op.regions[0], types, lambda *values: [condition(*values)])
+    fill_region(op.regions[1], types, body)
     return list(op.results)
 
 
@@ -368,7 +368,7 @@ def sort(
         [operand.type for operand in operands], list(operands), dimension=dim, is_stable=True
     )
     pairs = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs for _ in range(2)]
-    _fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
+    fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
     return list(op.results)
 
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from lowering.ops import convolution, convolution_backward, matmul, pointwise
+from lowering.ops import (
+    convolution,
+    convolution_backward,
+    matmul,
+    pointwise,
+    pooling,
+    pooling_backward,
+)
 from lowering.registry import REGISTRY
 
-__all__ = ["convolution", "convolution_backward", "matmul", "pointwise"]
+__all__ = [
+    "convolution",
+    "convolution_backward",
+    "matmul",
+    "pointwise",
+    "pooling",
+    "pooling_backward",
+]
 
 REGISTRY.freeze()

@@ -76,7 +76,7 @@ def addmm(
     beta: hlo.Scalar = 1,
     alpha: hlo.Scalar = 1,
 ) -> ir.Value:
-    """beta * added + alpha * (left @ right), `added` broadcast to `[rows, columns]`."""
+    """Return beta * added + alpha * (left @ right), `added` broadcast to `[rows, columns]`."""
     return add_product(ctx, added, contract(ctx, left, right, ([1], [0])), beta, alpha)
 
 
@@ -90,7 +90,7 @@ def addmv(
     beta: hlo.Scalar = 1,
     alpha: hlo.Scalar = 1,
 ) -> ir.Value:
-    """beta * added + alpha * (matrix @ vector), `added` broadcast to `[rows]`."""
+    """Return beta * added + alpha * (matrix @ vector), `added` broadcast to `[rows]`."""
     return add_product(ctx, added, contract(ctx, matrix, vector, ([1], [0])), beta, alpha)
 
 
@@ -104,7 +104,7 @@ def addbmm(
     beta: hlo.Scalar = 1,
     alpha: hlo.Scalar = 1,
 ) -> ir.Value:
-    """beta * added + alpha * sum over the batch of left @ right: one contraction of two dims."""
+    """Return beta * added + alpha * sum over the batch of left @ right: one contraction of two dims."""
     product = contract(ctx, left, right, ([0, 2], [0, 1]))
     return add_product(ctx, added, product, beta, alpha)
 

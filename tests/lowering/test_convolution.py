@@ -60,9 +60,7 @@ CASES = {
     "3d": Case((5, 4, 6), (2, 3, 2), stride=(1, 2, 1), padding=(1,), groups=2),
     "1d transposed": Case((5,), (4,), stride=(2,), padding=(1,), transposed=True),
     "2d transposed": Case((5, 4), (3, 2), stride=(2, 3), transposed=True, output_padding=(1, 2)),
-    "2d transposed uneven": Case(
-        (4, 5), (3, 2), (1, 2), (1, 2), (3, 2), True, (2, 1), groups=2
-    ),
+    "2d transposed uneven": Case((4, 5), (3, 2), (1, 2), (1, 2), (3, 2), True, (2, 1), groups=2),
     "2d transposed, wide padding": Case((5, 6), (2, 2), padding=(3,), transposed=True),
     "3d transposed": Case((3, 2, 4), (2, 3, 2), (2,), (1,), transposed=True, groups=2),
 }
