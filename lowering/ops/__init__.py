@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowering.ops import (
+    adaptive_pooling,
     convolution,
     convolution_backward,
     matmul,
@@ -13,6 +14,7 @@ from lowering.ops import (
 from lowering.registry import REGISTRY
 
 __all__ = [
+    "adaptive_pooling",
     "convolution",
     "convolution_backward",
     "matmul",

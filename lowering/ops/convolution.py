@@ -154,7 +154,7 @@ def convolve_transposed(
 
 def _extent(weight: ir.Value, window: Window, dim: int) -> int:
     """Return how many positions the dilated kernel spans along a spatial dim."""
-    return (weight.type.shape[2 + dim] - 1) * window.dilation[dim] + 1
+    return (spec_of(weight).shape[2 + dim] - 1) * window.dilation[dim] + 1
 
 
 def window_contraction(

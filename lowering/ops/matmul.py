@@ -104,7 +104,7 @@ def addbmm(
     beta: hlo.Scalar = 1,
     alpha: hlo.Scalar = 1,
 ) -> ir.Value:
-    """Return beta * added + alpha * sum over the batch of left @ right: one contraction of two dims."""
+    """Return beta * added + alpha * (sum over the batch of left @ right), in one contraction."""
     product = contract(ctx, left, right, ([0, 2], [0, 1]))
     return add_product(ctx, added, product, beta, alpha)
 

@@ -6,6 +6,7 @@ overlap, so a position sums over the windows that contain it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def _max_pool_backward(
     zeros = hlo.full_like(grad, 0)
     first = _first_positions(outputs, window)
     steps = [math.prod(window.inputs[dim + 1 :]) for dim in range(rank)]
-    total = None
+    placed = []
     for offsets in itertools.product(*(range(size) for size in window.kernel)):
         shifts = [offset * spread for offset, spread in zip(offsets, window.dilation, strict=True)]
         step = sum(shift * size for shift, size in zip(shifts, steps, strict=True))
@@ -90,9 +91,8 @@ def _max_pool_backward(
         chosen = hlo.select(hlo.compare(indices, here, "EQ"), grad, zeros)
         # What lies in the padding is cut off by negative edges.
         low = [shift - edge for shift, edge in zip(shifts, window.padding, strict=True)]
-        placed = _spread(chosen, window, low, window.inputs)
-        total = placed if total is None else stablehlo.add(total, placed)
-    return hlo.convert(total, ctx.result.dtype)
+        placed.append(_spread(chosen, window, low, window.inputs))
+    return hlo.convert(functools.reduce(stablehlo.add, placed), ctx.result.dtype)
 
 
 def _first_positions(shape: Sequence[int], window: PoolWindow) -> ir.Value:
