@@ -37,11 +37,18 @@ _BITS_VIEW = {1: torch.uint8, 2: torch.int16}
 def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
     if dtype.is_complex:
+<<<<<<< HEAD
         # The bindings make no complex splat.
         array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
         kind = element_type(dtype)
         value = stablehlo.constant(ir.DenseElementsAttr.get(array, type=kind, shape=[]))
         return broadcast_in_dim(value, shape, [])
+=======
+        # The bindings have no complex attribute, and so no splat of one.
+        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
+        attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
+        return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
+>>>>>>> ops-c
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
 
@@ -83,9 +90,7 @@ def constant(tensor: torch.Tensor) -> ir.Value:
     if tensor.numel() == 0:
         return full(spec.shape, spec.dtype, 0)
     if tensor.dtype is torch.bool:
-        bits = numpy.packbits(tensor.numpy().ravel(), bitorder="little")
-        attribute = ir.DenseElementsAttr.get(bits, type=element_type(torch.bool), shape=spec.shape)
-        return stablehlo.constant(attribute)
+        tensor = tensor.view(torch.uint8)
     if tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2 and tensor.dtype is not torch.float16:
         tensor = tensor.view(_BITS_VIEW[tensor.dtype.itemsize])
     attribute = ir.DenseElementsAttr.get(
