@@ -37,18 +37,10 @@ _BITS_VIEW = {1: torch.uint8, 2: torch.int16}
 def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
     if dtype.is_complex:
-<<<<<<< HEAD
-        # The bindings make no complex splat.
-        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
-        kind = element_type(dtype)
-        value = stablehlo.constant(ir.DenseElementsAttr.get(array, type=kind, shape=[]))
-        return broadcast_in_dim(value, shape, [])
-=======
         # The bindings have no complex attribute, and so no splat of one.
         array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
         attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
         return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
->>>>>>> ops-c
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
 
