@@ -45,7 +45,7 @@ def copy(ctx: LoweringContext, operand: ir.Value, source: ir.Value) -> ir.Value:
     return ctx.broadcast_operands((source,), ctx.result.dtype)[0]
 
 
-@lowering(aten.view.dtype, padding=Padding.FLOWS)
+@lowering(aten.view.dtype, aten.view_copy.dtype, padding=Padding.FLOWS)
 def view_dtype(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     """The bytes of the operand read as `dtype`; the last dim grows or shrinks with the width."""
     if spec_of(operand).dtype is dtype:

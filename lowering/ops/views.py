@@ -38,38 +38,6 @@ def view(
     return hlo.reshape(operand, ctx.result.shape)
 
 
-@lowering(aten.view.dtype, aten.view_copy.dtype, padding=Padding.EXACT)
-def view_dtype(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> ir.Value:
-    """The bits of `operand` read as another dtype; the last dim shrinks or grows with the width.
-
-    The first of the narrow elements in one wide element is its least significant part, as in
-    the memory of a little-endian machine.
-    """
-    spec, result = spec_of(operand), ctx.result
-    if spec.dtype.is_complex or dtype.is_complex:
-        raise ctx.unsupported("StableHLO has no bit cast from or to complex numbers")
-    if torch.bool in (spec.dtype, dtype):
-        return _view_bool(operand, dtype)
-    wide, narrow = (
-        max(spec.dtype.itemsize, dtype.itemsize),
-        min(spec.dtype.itemsize, dtype.itemsize),
-    )
-    if wide == narrow:
-        return hlo.bitcast(operand, dtype)
-    if spec.dtype.itemsize == wide:
-        split = tensor_type(TensorSpec((*spec.shape, wide // narrow), dtype))
-        return hlo.reshape(stablehlo.bitcast_convert(split, operand), result.shape)
-    grouped = hlo.reshape(operand, (*result.shape, wide // narrow))
-    return stablehlo.bitcast_convert(tensor_type(result), grouped)
-
-
-def _view_bool(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
-    """XLA holds a bool in one byte of 0 or 1, and so does torch; other bytes count as true."""
-    if spec_of(operand).dtype is torch.bool:
-        return hlo.bitcast(hlo.convert(operand, torch.uint8), dtype)
-    return hlo.convert(operand, torch.bool)
-
-
 @lowering(aten.permute.default, aten.permute_copy.default, padding=Padding.FLOWS)
 def permute(ctx: LoweringContext, operand: ir.Value, dims: Sequence[int]) -> ir.Value:
     """Result dim `i` is operand dim `dims[i]`; any dtype."""
