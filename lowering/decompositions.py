@@ -24,6 +24,18 @@ KEPT_WHOLE: dict[OpOverload, str] = {
         "the decomposition returns attention weights in the logsumexp slot, which makes the "
         "backward op silently wrong"
     ),
+    **dict.fromkeys(
+        (
+            aten.reflection_pad1d.default,
+            aten.reflection_pad2d.default,
+            aten.reflection_pad3d.default,
+            aten.replication_pad1d.default,
+            aten.replication_pad2d.default,
+            aten.replication_pad3d.default,
+        ),
+        "the decomposition gathers by computed indices where slices and reversals do",
+    ),
+    aten.roll.default: "the decomposition gathers by computed indices where two slices do",
 }
 
 # Ops outside torch's Core ATen table that torch can take apart.

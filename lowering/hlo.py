@@ -17,6 +17,7 @@ import torch
 from lowering.dtypes import (
     TensorSpec,
     element_type,
+    is_integer,
     is_unsigned,
     real_dtype,
     spec_of,
@@ -35,16 +36,16 @@ _BITS_VIEW = {1: torch.uint8, 2: torch.int16}
 
 def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
+    if dtype.is_complex:
+        # The bindings have no complex attribute, and so no splat of one.
+        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
+        attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
+        return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
 
 
 def _attribute(fill: Scalar, dtype: torch.dtype) -> ir.Attribute:
-    if dtype.is_complex:
-        # The bindings have no complex attribute of their own: take it out of a dense one.
-        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
-        kind = element_type(dtype)
-        return ir.DenseElementsAttr.get(array, type=kind, shape=[]).get_splat_value()
     if dtype.is_floating_point:
         if isinstance(fill, complex):
             raise TypeError(f"a complex number cannot fill a {dtype} tensor")
@@ -81,9 +82,7 @@ def constant(tensor: torch.Tensor) -> ir.Value:
     if tensor.numel() == 0:
         return full(spec.shape, spec.dtype, 0)
     if tensor.dtype is torch.bool:
-        bits = numpy.packbits(tensor.numpy().ravel(), bitorder="little")
-        attribute = ir.DenseElementsAttr.get(bits, type=element_type(torch.bool), shape=spec.shape)
-        return stablehlo.constant(attribute)
+        tensor = tensor.view(torch.uint8)
     if tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2 and tensor.dtype is not torch.float16:
         tensor = tensor.view(_BITS_VIEW[tensor.dtype.itemsize])
     attribute = ir.DenseElementsAttr.get(
@@ -117,7 +116,8 @@ def iota(shape: Sequence[int], dim: int, dtype: torch.dtype = torch.int32) -> ir
 def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     """Return `operand` cast to `dtype` with torch's rules; the operand itself if nothing changes.
 
-    To bool: whether it is nonzero (NaN is). From complex to real: the real part.
+    To bool: whether it is nonzero (NaN is). From complex to real: the real part. From a float to
+    an integer of 8 or 16 bits: by way of 32 bits, so that values beyond the range wrap.
     """
     spec = spec_of(operand)
     if spec.dtype is dtype:
@@ -129,6 +129,8 @@ def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     if dtype.is_complex and not spec.dtype.is_complex:
         real = convert(operand, real_dtype(dtype))
         return stablehlo.complex(real, full_like(real, 0))
+    if spec.dtype.is_floating_point and is_integer(dtype) and dtype.itemsize < 4:
+        operand = convert(operand, torch.int32)
     return stablehlo.convert(tensor_type(TensorSpec(spec.shape, dtype)), operand)
 
 
@@ -251,7 +253,7 @@ def is_nan(operand: ir.Value) -> ir.Value:
 Combiner = Callable[[ir.Value, ir.Value], ir.Value]
 
 
-def _fill_region(
+def fill_region(
     region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Sequence[ir.Value]]
 ) -> None:
     """Give `region` one block with arguments of `types` that returns what `body` builds."""
@@ -269,7 +271,7 @@ def reduce(operand: ir.Value, dims: Sequence[int], init: Scalar, combine: Combin
     result = tensor_type(TensorSpec(shape, spec.dtype))
     op = stablehlo.ReduceOp([result], [operand], [scalar(init, spec.dtype)], sorted(dims))
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -289,7 +291,7 @@ def reduce_many(
     values = [scalar(init, spec.dtype) for init, spec in zip(inits, specs, strict=True)]
     op = stablehlo.ReduceOp(results, list(operands), values, sorted(dims))
     elements = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs]
-    _fill_region(op.regions[0], elements * 2, combine)
+    fill_region(op.regions[0], elements * 2, combine)
     return list(op.results)
 
 
@@ -332,7 +334,7 @@ def reduce_window(
         padding=pair_attribute(padding),
     )
     element = tensor_type(TensorSpec((), spec.dtype))
-    _fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
+    fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
 
@@ -350,8 +352,8 @@ def while_loop(
     """Return the carried values after `body` ran while `condition` (a 0-d bool) held."""
     types = [value.type for value in carried]
     op = stablehlo.WhileOp(types, list(carried))
-    _fill_region(op.regions[0], types, lambda *values: [condition(*values)])
-    _fill_region(op.regions[1], types, body)
+    fill_region(op.regions[0], types, lambda *values: [condition(*values)])
+    fill_region(op.regions[1], types, body)
     return list(op.results)
 
 
@@ -368,7 +370,7 @@ def sort(
         [operand.type for operand in operands], list(operands), dimension=dim, is_stable=True
     )
     pairs = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs for _ in range(2)]
-    _fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
+    fill_region(op.regions[0], pairs, lambda *values: [before(*values)])
     return list(op.results)
 
 

@@ -29,7 +29,7 @@ class SourceLine:
 
     def __str__(self) -> str:
         if self.file is None:
-            return self.module_path or "unknown line"
+            return f"in module `{self.module_path}`" if self.module_path else "unknown line"
         return f"{self.file}:{self.line}"
 
 
@@ -74,4 +74,5 @@ def source_line(node: fx.Node) -> SourceLine:
             if source not in seen and len(seen) < 32:
                 seen.add(source)
                 queue.append(source)
-    return UNKNOWN
+    path = _module_path(node)
+    return SourceLine(None, 0, "", path) if path else UNKNOWN

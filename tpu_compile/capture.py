@@ -72,8 +72,18 @@ def function_name(graph_module: fx.GraphModule) -> tuple[str, str]:
     for node in graph_module.graph.nodes:
         if node.op != "placeholder" and node.meta.get("stack_trace"):
             line = source_line(node)
-            return line.function or "function", str(line)
+            return _qualified(line.function or "function", node), str(line)
     return "function", "unknown line"
+
+
+def _qualified(function: str, node: fx.Node) -> str:
+    """Return `Model.forward` for the forward of a module, whose own name says nothing."""
+    stack = node.meta.get("nn_module_stack")
+    if function != "forward" or not stack:
+        return function
+    kind = next(iter(stack.values()))[1]
+    name = kind if isinstance(kind, str) else kind.__name__
+    return f"{name.rpartition('.')[2]}.forward"
 
 
 def break_reason(graph_module: fx.GraphModule) -> str | None:

@@ -1,30 +1,108 @@
-"""Arithmetic, comparison and elementary functions, element by element."""
+"""What the element-by-element families share: operand preparation and registration from tables.
+
+The families are `unary`, `special`, `activation`, `arithmetic`, `power`, `comparison`, `bitwise`,
+`selection`, `conversion` and `complex_numbers`. Nothing is registered here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
+from torch._ops import OpOverload
 
 from lowering import hlo
 from lowering.context import LoweringContext
+from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.registry import Padding, lowering
 
-aten = torch.ops.aten
+Unary = Callable[[ir.Value], ir.Value]
+Binary = Callable[[ir.Value, ir.Value], ir.Value]
+Operand = ir.Value | hlo.Scalar
+
+# Wide enough to hold every product and sum of two values of the narrow type before it rounds.
+_OPMATH = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-@lowering(aten.relu.default, padding=Padding.FLOWS)
-def relu(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
-    """max(operand, 0); NaN stays NaN; any real dtype."""
-    return stablehlo.maximum(operand, hlo.full_like(operand, 0))
+def opmath_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which torch's CPU kernels compute for tensors of `dtype`."""
+    return _OPMATH.get(dtype, dtype)
 
 
-@lowering(aten.add.Tensor, aten.add.Scalar, padding=Padding.FLOWS)
-def add(
-    ctx: LoweringContext, operand: ir.Value, other: ir.Value | hlo.Scalar, alpha: hlo.Scalar = 1
-) -> ir.Value:
-    """operand + alpha * other in the promoted dtype; integers wrap, bools are or-ed."""
+def widened(build: Unary) -> Unary:
+    """Return `build` computing in float32 where the operand is float16 or bfloat16."""
+
+    def function(operand: ir.Value) -> ir.Value:
+        dtype = spec_of(operand).dtype
+        return hlo.convert(build(hlo.convert(operand, opmath_dtype(dtype))), dtype)
+
+    return function
+
+
+def widened_binary(build: Binary) -> Binary:
+    """Return `build` computing in float32 where the operands are float16 or bfloat16."""
+
+    def function(left: ir.Value, right: ir.Value) -> ir.Value:
+        dtype = spec_of(left).dtype
+        inner = opmath_dtype(dtype)
+        return hlo.convert(build(hlo.convert(left, inner), hlo.convert(right, inner)), dtype)
+
+    return function
+
+
+def unary_rule(build: Unary) -> Callable[..., ir.Value]:
+    """Return a rule that converts its operand to the result's dtype and applies `build`."""
+
+    def rule(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
+        return build(hlo.convert(operand, ctx.result.dtype))
+
+    return rule
+
+
+def binary_rule(build: Binary) -> Callable[..., ir.Value]:
+    """Return a rule that broadcasts two operands in the result's dtype and applies `build`."""
+
+    def rule(ctx: LoweringContext, left: Operand, right: Operand) -> ir.Value:
+        return build(*ctx.broadcast_operands((left, right), ctx.result.dtype))
+
+    return rule
+
+
+def register_unary(table: Mapping[OpOverload, Unary]) -> None:
+    """Register each overload of `table` as its function in the result's dtype."""
+    for overload, build in table.items():
+        lowering(overload, padding=Padding.FLOWS)(unary_rule(build))
+
+
+def register_binary(table: Mapping[OpOverload, Binary]) -> None:
+    """Register each overload of `table` as its function on broadcast, promoted operands."""
+    for overload, build in table.items():
+        lowering(overload, padding=Padding.FLOWS)(binary_rule(build))
+
+
+def arithmetic_operands(
+    ctx: LoweringContext, operands: tuple[Operand, ...], *, fused: bool = False
+) -> list[ir.Value]:
+    """Return operands of add, sub, mul or div, broadcast, in the dtype to compute in.
+
+    That is the result's dtype, or float32 for a float16 or bfloat16 result when one operand is a
+    number or 0-d tensor (torch's CPU kernels keep it in float32) or when `fused` says that more
+    than one operation happens before the result is rounded.
+    """
     dtype = ctx.result.dtype
-    left, right = ctx.broadcast_operands((operand, other), dtype)
-    if alpha != 1:
-        right = stablehlo.multiply(right, hlo.full_like(right, alpha))
-    return stablehlo.add(left, right)
+    if fused or any(_is_scalar(operand) for operand in operands):
+        dtype = opmath_dtype(dtype)
+    return ctx.broadcast_operands(operands, dtype)
+
+
+def _is_scalar(operand: Any) -> bool:
+    return not isinstance(operand, ir.Value) or len(operand.type.shape) == 0
+
+
+def scaled(operand: ir.Value, factor: hlo.Scalar) -> ir.Value:
+    """Return `operand` times a number; the operand itself for one."""
+    if factor == 1:
+        return operand
+    return stablehlo.multiply(operand, hlo.full_like(operand, factor))

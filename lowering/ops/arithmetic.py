@@ -1,0 +1,246 @@
+"""Arithmetic on two tensors or a tensor and a number, remainders and extremes among it.
+
+Integer division by zero raises in eager PyTorch. A compiled program cannot raise: the quotient is
+then -1 (all ones) and the remainder the dividend, as XLA defines them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from lowering import hlo
+from lowering.context import LoweringContext
+from lowering.dtypes import is_unsigned, spec_of
+from lowering.mlir import chlo, ir, stablehlo
+from lowering.ops.pointwise import (
+    Binary,
+    Operand,
+    arithmetic_operands,
+    opmath_dtype,
+    register_binary,
+    scaled,
+    widened_binary,
+)
+from lowering.ops.unary import sign_bit, truncated
+from lowering.registry import Padding, lowering
+
+aten = torch.ops.aten
+
+
+# --- sums and products -----------------------------------------------------------------------
+
+
+@lowering(aten.add.Tensor, aten.add.Scalar, padding=Padding.FLOWS)
+def add(ctx: LoweringContext, operand: Operand, other: Operand, alpha: hlo.Scalar = 1) -> ir.Value:
+    """Operand + alpha * other in the promoted dtype; integers wrap, bools are or-ed."""
+    left, right = arithmetic_operands(ctx, (operand, other), fused=alpha != 1)
+    return hlo.convert(stablehlo.add(left, scaled(right, alpha)), ctx.result.dtype)
+
+
+@lowering(aten.sub.Tensor, aten.sub.Scalar, padding=Padding.FLOWS)
+def sub(ctx: LoweringContext, operand: Operand, other: Operand, alpha: hlo.Scalar = 1) -> ir.Value:
+    """Operand - alpha * other in the promoted dtype; integers wrap."""
+    left, right = arithmetic_operands(ctx, (operand, other), fused=alpha != 1)
+    return hlo.convert(stablehlo.subtract(left, scaled(right, alpha)), ctx.result.dtype)
+
+
+@lowering(aten.mul.Tensor, aten.mul.Scalar, padding=Padding.FLOWS)
+def mul(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
+    """Operand * other in the promoted dtype; integers wrap, bools are and-ed."""
+    left, right = arithmetic_operands(ctx, (operand, other))
+    return hlo.convert(stablehlo.multiply(left, right), ctx.result.dtype)
+
+
+# --- quotients and remainders ------------------------------------------------------------------
+
+
+@lowering(aten.div.Tensor, aten.div.Scalar, padding=Padding.FLOWS)
+def div(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
+    """Operand / other; integers and bools are divided as floats."""
+    left, right = arithmetic_operands(ctx, (operand, other))
+    return hlo.convert(stablehlo.divide(left, right), ctx.result.dtype)
+
+
+@lowering(aten.div.Tensor_mode, aten.div.Scalar_mode, padding=Padding.FLOWS)
+def div_mode(
+    ctx: LoweringContext, operand: Operand, other: Operand, *, rounding_mode: str | None
+) -> ir.Value:
+    """Operand / other, the quotient rounded towards zero ("trunc"), down ("floor"), or not."""
+    dtype = ctx.result.dtype
+    if rounding_mode is None:
+        return div(ctx, operand, other)
+    if rounding_mode not in ("trunc", "floor"):
+        raise ctx.unsupported(f"the rounding mode {rounding_mode!r} is not known")
+    left, right = arithmetic_operands(ctx, (operand, other), fused=rounding_mode == "floor")
+    if not dtype.is_floating_point:
+        quotient = floored_quotient if rounding_mode == "floor" else stablehlo.divide
+        return quotient(left, right)
+    if rounding_mode == "floor":
+        return hlo.convert(floating_floored_quotient(left, right), dtype)
+    return hlo.convert(truncated(stablehlo.divide(left, right)), dtype)
+
+
+def _differ_in_sign(left: ir.Value, right: ir.Value) -> ir.Value:
+    zero = hlo.full_like(left, 0)
+    return stablehlo.xor(hlo.compare(left, zero, "LT"), hlo.compare(right, zero, "LT"))
+
+
+def floored_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the quotient of integers rounded down."""
+    quotient = stablehlo.divide(left, right)
+    if is_unsigned(spec_of(left).dtype):
+        return quotient
+    remainder = stablehlo.remainder(left, right)
+    inexact = hlo.compare(remainder, hlo.full_like(remainder, 0), "NE")
+    below = stablehlo.and_(inexact, _differ_in_sign(remainder, right))
+    return stablehlo.subtract(quotient, hlo.convert(below, spec_of(left).dtype))
+
+
+def floating_floored_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the floored quotient of floats as `c10::div_floor_floating` defines it.
+
+    It comes from the exact remainder, so that it agrees with `remainder` where the rounded
+    quotient would not: 1 // 0.1 is 9.
+    """
+    quotient = stablehlo.divide(left, right)
+    zero, one = hlo.full_like(left, 0), hlo.full_like(left, 1)
+    modulus = stablehlo.remainder(left, right)
+    exact = stablehlo.divide(stablehlo.subtract(left, modulus), right)
+    inexact = hlo.compare(modulus, zero, "NE")
+    below = stablehlo.and_(inexact, _differ_in_sign(modulus, right))
+    exact = hlo.select(below, stablehlo.subtract(exact, one), exact)
+    down = stablehlo.floor(exact)
+    missed = hlo.compare(stablehlo.subtract(exact, down), hlo.full_like(left, 0.5), "GT")
+    down = hlo.select(missed, stablehlo.add(down, one), down)
+    signed_zero = with_sign(zero, quotient)
+    down = hlo.select(hlo.compare(exact, zero, "EQ"), signed_zero, down)
+    return hlo.select(hlo.compare(right, zero, "EQ"), quotient, down)
+
+
+def python_remainder(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the remainder with the sign of the divisor, for integers and floats."""
+    remainder = stablehlo.remainder(left, right)
+    if is_unsigned(spec_of(left).dtype):
+        return remainder
+    inexact = hlo.compare(remainder, hlo.full_like(remainder, 0), "NE")
+    wrong = stablehlo.and_(inexact, _differ_in_sign(remainder, right))
+    return hlo.select(wrong, stablehlo.add(remainder, right), remainder)
+
+
+register_binary(
+    {
+        aten.remainder.Tensor: widened_binary(python_remainder),
+        aten.remainder.Scalar: widened_binary(python_remainder),
+        aten.remainder.Scalar_Tensor: widened_binary(python_remainder),
+        aten.fmod.Tensor: widened_binary(stablehlo.remainder),
+        aten.fmod.Scalar: widened_binary(stablehlo.remainder),
+    }
+)
+
+
+# --- extremes ---------------------------------------------------------------------------------
+
+
+def _ignoring_nan(build: Binary) -> Binary:
+    def function(left: ir.Value, right: ir.Value) -> ir.Value:
+        best = build(left, right)
+        if not spec_of(left).dtype.is_floating_point:
+            return best
+        return hlo.select(hlo.is_nan(left), right, hlo.select(hlo.is_nan(right), left, best))
+
+    return function
+
+
+register_binary(
+    {
+        aten.maximum.default: stablehlo.maximum,
+        aten.minimum.default: stablehlo.minimum,
+        aten.fmax.default: _ignoring_nan(stablehlo.maximum),
+        aten.fmin.default: _ignoring_nan(stablehlo.minimum),
+    }
+)
+
+
+# --- geometry and representation ------------------------------------------------------------------
+
+
+def with_sign(magnitude: ir.Value, sign: ir.Value) -> ir.Value:
+    """Return the magnitude of a float under the sign bit of another, NaN and 0 included."""
+    absolute = stablehlo.abs(magnitude)
+    return hlo.select(sign_bit(sign), stablehlo.negate(absolute), absolute)
+
+
+def hypotenuse(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return sqrt(left^2 + right^2) without overflow; inf beside anything, even NaN, is inf."""
+    left, right = stablehlo.abs(left), stablehlo.abs(right)
+    large, small = stablehlo.maximum(left, right), stablehlo.minimum(left, right)
+    zero, infinity = hlo.full_like(left, 0), hlo.full_like(left, math.inf)
+    ratio = stablehlo.divide(small, large)
+    root = stablehlo.sqrt(stablehlo.add(hlo.full_like(left, 1), stablehlo.multiply(ratio, ratio)))
+    length = hlo.select(hlo.compare(large, zero, "EQ"), zero, stablehlo.multiply(large, root))
+    infinite = stablehlo.or_(hlo.compare(left, infinity, "EQ"), hlo.compare(right, infinity, "EQ"))
+    return hlo.select(infinite, infinity, length)
+
+
+register_binary(
+    {
+        aten.atan2.default: widened_binary(stablehlo.atan2),
+        aten.hypot.default: widened_binary(hypotenuse),
+        aten.copysign.Tensor: with_sign,
+        aten.copysign.Scalar: with_sign,
+        aten.nextafter.default: chlo.next_after,
+    }
+)
+
+
+@lowering(aten.ldexp.Tensor, padding=Padding.FLOWS)
+def ldexp(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
+    """Operand * 2**other, the power in float32 for integer exponents, as eager computes it."""
+    left, right = ctx.broadcast_operands((operand, other), opmath_dtype(ctx.result.dtype))
+    power = stablehlo.power(hlo.full_like(right, 2), right)
+    return hlo.convert(stablehlo.multiply(left, power), ctx.result.dtype)
+
+
+# --- integers -----------------------------------------------------------------------------------
+
+
+def greatest_common_divisor(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the non-negative greatest common divisor by Euclid's algorithm; gcd(0, 0) is 0."""
+    if not is_unsigned(spec_of(left).dtype):
+        left, right = stablehlo.abs(left), stablehlo.abs(right)
+    rank = spec_of(left).rank
+
+    def unfinished(_: ir.Value, right: ir.Value) -> ir.Value:
+        nonzero = hlo.compare(right, hlo.full_like(right, 0), "NE")
+        return hlo.reduce(nonzero, range(rank), False, stablehlo.or_)
+
+    def step(left: ir.Value, right: ir.Value) -> tuple[ir.Value, ir.Value]:
+        done = hlo.compare(right, hlo.full_like(right, 0), "EQ")
+        return (
+            hlo.select(done, left, right),
+            hlo.select(done, right, stablehlo.remainder(left, right)),
+        )
+
+    return hlo.while_loop(unfinished, step, (left, right))[0]
+
+
+def least_common_multiple(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the non-negative least common multiple; 0 if either is 0; integers wrap."""
+    divisor = greatest_common_divisor(left, right)
+    zero = hlo.full_like(divisor, 0)
+    none = hlo.compare(divisor, zero, "EQ")
+    safe = hlo.select(none, hlo.full_like(divisor, 1), divisor)
+    product = stablehlo.multiply(stablehlo.divide(left, safe), right)
+    if not is_unsigned(spec_of(left).dtype):
+        product = stablehlo.abs(product)
+    return hlo.select(none, zero, product)
+
+
+register_binary(
+    {
+        aten.gcd.default: greatest_common_divisor,
+        aten.lcm.default: least_common_multiple,
+    }
+)

@@ -1,0 +1,179 @@
+"""Matrix products: mm, bmm and the forms that add a tensor to a product.
+
+Products of 16-bit floats accumulate in float32, those of narrow integers in 32 bits; the sum with
+the added tensor happens there too, and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lowering import hlo
+from lowering.context import LoweringContext
+from lowering.dtypes import is_unsigned, spec_of
+from lowering.mlir import ir, stablehlo
+from lowering.registry import Padding, lowering
+
+aten = torch.ops.aten
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which a sum of products of `dtype` is held."""
+    if dtype.is_floating_point and dtype.itemsize < 4:
+        return torch.float32
+    if not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize < 4:
+        # Wrapping to fewer bits commutes with sums and products.
+        return torch.uint32 if is_unsigned(dtype) else torch.int32
+    return dtype
+
+
+def contract(
+    ctx: LoweringContext,
+    lhs: ir.Value,
+    rhs: ir.Value,
+    contracting: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+) -> ir.Value:
+    """Return the contraction of two values of one dtype, in their accumulation dtype."""
+    return hlo.dot_general(
+        lhs,
+        rhs,
+        contracting=contracting,
+        batch=batch,
+        precision=ctx.precision(lhs, rhs),
+        dtype=accumulation_dtype(spec_of(lhs).dtype),
+    )
+
+
+@lowering(aten.mm.default, padding=Padding.MASKED)
+def mm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
+    """`[rows, inner] @ [inner, columns]`; integers wrap, an empty inner dim gives zeros."""
+    return hlo.convert(contract(ctx, operand, other, ([1], [0])), ctx.result.dtype)
+
+
+@lowering(aten._int_mm.default, padding=Padding.MASKED)
+def int_mm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
+    """int8 `[rows, inner] @ [inner, columns]` with an int32 result."""
+    return contract(ctx, operand, other, ([1], [0]))
+
+
+@lowering(aten.bmm.default, padding=Padding.MASKED)
+def bmm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
+    """`[batch, rows, inner] @ [batch, inner, columns]` for each batch entry."""
+    product = contract(ctx, operand, other, ([2], [1]), ([0], [0]))
+    return hlo.convert(product, ctx.result.dtype)
+
+
+@lowering(aten.addmm.default, padding=Padding.MASKED)
+def addmm(
+    ctx: LoweringContext,
+    added: ir.Value,
+    left: ir.Value,
+    right: ir.Value,
+    *,
+    beta: hlo.Scalar = 1,
+    alpha: hlo.Scalar = 1,
+) -> ir.Value:
+    """Return beta * added + alpha * (left @ right), `added` broadcast to `[rows, columns]`."""
+    return add_product(ctx, added, contract(ctx, left, right, ([1], [0])), beta, alpha)
+
+
+@lowering(aten.addmv.default, padding=Padding.MASKED)
+def addmv(
+    ctx: LoweringContext,
+    added: ir.Value,
+    matrix: ir.Value,
+    vector: ir.Value,
+    *,
+    beta: hlo.Scalar = 1,
+    alpha: hlo.Scalar = 1,
+) -> ir.Value:
+    """Return beta * added + alpha * (matrix @ vector), `added` broadcast to `[rows]`."""
+    return add_product(ctx, added, contract(ctx, matrix, vector, ([1], [0])), beta, alpha)
+
+
+@lowering(aten.addbmm.default, padding=Padding.MASKED)
+def addbmm(
+    ctx: LoweringContext,
+    added: ir.Value,
+    left: ir.Value,
+    right: ir.Value,
+    *,
+    beta: hlo.Scalar = 1,
+    alpha: hlo.Scalar = 1,
+) -> ir.Value:
+    """Return beta * added + alpha * (sum over the batch of left @ right), in one contraction."""
+    product = contract(ctx, left, right, ([0, 2], [0, 1]))
+    return add_product(ctx, added, product, beta, alpha)
+
+
+def add_product(
+    ctx: LoweringContext, added: ir.Value, product: ir.Value, beta: hlo.Scalar, alpha: hlo.Scalar
+) -> ir.Value:
+    """Return beta * added + alpha * product in the result's dtype.
+
+    As in BLAS a factor of zero drops its term whole, NaN and infinities included.
+    """
+    dtype = spec_of(product).dtype
+    shape = ctx.result.shape
+    terms = []
+    for term, factor in ((added, beta), (product, alpha)):
+        factor = _cast(factor, ctx.result.dtype)
+        if factor == 0:
+            continue
+        term = hlo.broadcast_to(hlo.convert(term, dtype), shape)
+        if factor != 1:
+            term = stablehlo.multiply(term, hlo.full_like(term, factor))
+        terms.append(term)
+    if not terms:
+        return hlo.full(shape, ctx.result.dtype, 0)
+    total = terms[0] if len(terms) == 1 else stablehlo.add(*terms)
+    return hlo.convert(total, ctx.result.dtype)
+
+
+def _cast(factor: hlo.Scalar, dtype: torch.dtype) -> hlo.Scalar:
+    """Return `factor` cast to an integer where the tensors are integers, as eager does."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return factor
+    return int(factor)  # type: ignore[arg-type]
+
+
+@lowering(aten._trilinear.default, padding=Padding.MASKED)
+def trilinear(
+    ctx: LoweringContext,
+    first: ir.Value,
+    second: ir.Value,
+    third: ir.Value,
+    expand_first: Sequence[int],
+    expand_second: Sequence[int],
+    expand_third: Sequence[int],
+    summed: Sequence[int],
+    unroll_dim: int = 1,
+) -> ir.Value:
+    """Sum over the dims `summed` of first * second * third, each unsqueezed at its own dims.
+
+    `unroll_dim` only steers eager's loop. The first two factors are multiplied element by
+    element, the third is contracted with them.
+    """
+    rank = len(first.type.shape) + len(expand_first)
+    operands = [
+        hlo.expand_dims(operand, [dim % rank for dim in dims])
+        for operand, dims in (
+            (first, expand_first),
+            (second, expand_second),
+            (third, expand_third),
+        )
+    ]
+    dtype = accumulation_dtype(ctx.result.dtype)
+    wide = [hlo.convert(operand, dtype) for operand in operands]
+    product = stablehlo.multiply(*hlo.broadcast(wide[0], wide[1]))
+    left, right = hlo.broadcast(product, wide[2])
+    dropped = sorted(dim % rank for dim in summed)
+    if not dropped:
+        return hlo.convert(stablehlo.multiply(left, right), ctx.result.dtype)
+    batch = [dim for dim in range(rank) if dim not in dropped]
+    return hlo.convert(
+        contract(ctx, left, right, (dropped, dropped), (batch, batch)), ctx.result.dtype
+    )

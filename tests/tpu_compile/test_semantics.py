@@ -1,0 +1,158 @@
+"""Mutation, aliasing, strides and randomness: what torch promises around the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tpu_compile
+from tests.tpu_compile.comparing import assert_same_call, compiled
+
+MUTATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "in place on an input": lambda a, b: a.add_(b).sum(),
+    "input returned after mutation": lambda a, b: a.mul_(2),
+    "view of a mutated input": lambda a, b: (a.add_(1), a[0], a.t()),
+    "write through a view": lambda a, b: (a[1].copy_(b[0]), a * 2)[1],
+    "both inputs": lambda a, b: (a.add_(b), b.mul_(a), a - b)[2],
+    "copied from the other input": lambda a, b: (a.copy_(b), a + 1)[1],
+    "swapped": lambda a, b: (c := a.clone(), a.copy_(b), b.copy_(c), a - b)[3],
+    "mutated twice": lambda a, b: (a.add_(1), a.mul_(b), a.sum())[2],
+    "value read before and after": lambda a, b: (a * 1, a.add_(b), a * 1)[::2],
+}
+
+VIEWS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "input itself": lambda a, b: (a, a + b),
+    "view of an input": lambda a, b: (a.t(), a[1:], a.view(-1)),
+    "transposed result": lambda a, b: (a + b).t(),
+    "expanded result": lambda a, b: (a + b).sum(0).expand(3, 4),
+    "sliced result": lambda a, b: (a + b)[:, 1:3],
+    "strided result": lambda a, b: (a + b)[:, ::2],
+    "overlapping result": lambda a, b: (a + b).view(-1).unfold(0, 4, 2),
+    "two views of one result": lambda a, b: (lambda c: (c, c.t(), c[1]))(a + b),
+    "the same result twice": lambda a, b: (lambda c: (c, c))(a + b),
+    "flipped": lambda a, b: torch.flip(a, [0]) + b,
+    "scalar": lambda a, b: (a + b).sum(),
+    "empty": lambda a, b: (a + b)[:, 4:],
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mutations_reach_the_inputs(name: str) -> None:
+    assert_same_call(MUTATIONS[name], torch.randn(3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_outputs_have_eagers_strides_and_aliases(name: str) -> None:
+    assert_same_call(VIEWS[name], torch.randn(3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("name", [*MUTATIONS, *VIEWS])
+def test_inputs_may_lie_in_memory_in_any_way(name: str) -> None:
+    function = (MUTATIONS | VIEWS)[name]
+    layouts = [
+        lambda: torch.randn(4, 3).t(),
+        lambda: torch.randn(6, 8)[::2, ::2],
+        lambda: torch.randn(3, 9)[:, 5:],
+    ]
+    for layout in layouts:
+        try:
+            function(layout(), torch.randn(3, 4))
+        except RuntimeError:
+            continue  # eager refuses this layout (a view that does not exist)
+        assert_same_call(function, layout(), torch.randn(3, 4))
+
+
+def test_channels_last_goes_through_without_a_copy() -> None:
+    inputs = torch.randn(2, 3, 5, 4).to(memory_format=torch.channels_last)
+    assert_same_call(lambda x: torch.relu(x) * 2, inputs)
+
+
+def test_mutation_of_a_leaf_that_requires_grad_under_no_grad() -> None:
+    weight = nn.Parameter(torch.ones(3))
+
+    def step(gradient: torch.Tensor) -> None:
+        with torch.no_grad():
+            weight.sub_(gradient)
+
+    version = weight._version
+    compiled(step)(torch.full((3,), 0.25))
+    assert torch.equal(weight.detach(), torch.full((3,), 0.75))
+    assert weight._version > version
+
+
+def test_input_written_right_after_the_call_changes_nothing() -> None:
+    function = compiled(lambda x, w: (x @ w).sum(0))
+    inputs, weight = torch.ones(512, 512), torch.ones(512, 512)
+    for _ in range(5):
+        inputs.fill_(1)
+        result = function(inputs, weight)
+        inputs.fill_(float("nan"))
+        assert torch.equal(result, torch.full((512,), 512.0 * 512))
+
+
+def test_results_are_the_callers_to_write() -> None:
+    function = compiled(lambda x: (x + 1, x * 2))
+    inputs = torch.ones(4)
+    first, second = function(inputs)
+    first.fill_(0)
+    assert torch.equal(second, torch.full((4,), 2.0))
+    again, _ = function(inputs)
+    assert torch.equal(again, torch.full((4,), 2.0))
+
+
+def test_unaligned_inputs_are_read_right() -> None:
+    function = compiled(lambda x: x * 2)
+    for offset in range(5):
+        inputs = torch.arange(16.0)[offset : offset + 8]
+        assert torch.equal(function(inputs), inputs * 2)
+
+
+def test_batch_norm_statistics_and_counter() -> None:
+    model = nn.BatchNorm1d(3).train()
+    function = compiled(model)
+    for step in range(3):
+        function(torch.randn(5, 3))
+        assert model.num_batches_tracked.item() == step + 1
+    reference = nn.BatchNorm1d(3).train()
+    torch.manual_seed(0)
+    for _ in range(3):
+        reference(torch.randn(5, 3))
+    torch.testing.assert_close(model.running_var, reference.running_var, rtol=1e-5, atol=1e-6)
+
+
+def test_manual_seed_repeats_and_calls_differ() -> None:
+    function = compiled(lambda x: nn.functional.dropout(x, 0.5, training=True))
+    inputs = torch.ones(1000)
+    torch.manual_seed(1)
+    first, second = function(inputs), function(inputs)
+    torch.manual_seed(1)
+    assert torch.equal(function(inputs), first)
+    assert not torch.equal(first, second)
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+
+
+def test_dropout_mask_is_the_same_in_forward_and_backward() -> None:
+    inputs = torch.ones(1000, requires_grad=True)
+    output = compiled(lambda x: nn.functional.dropout(x * 3, 0.25, training=True))(inputs)
+    output.sum().backward()
+    torch.testing.assert_close(inputs.grad, output.detach())
+
+
+def test_new_sizes_compile_exact_programs() -> None:
+    function = torch.compile(lambda x: (x * x.shape[0]).sum(0), backend="tpu", dynamic=True)
+    for size in (2, 5, 7, 5):
+        inputs = torch.randn(size, 3)
+        torch.testing.assert_close(function(inputs), (inputs * size).sum(0))
+    assert tpu_compile.stats().xla_compiles == 3
+
+
+def test_double_backward_is_refused_not_wrong() -> None:
+    inputs = torch.randn(3, requires_grad=True)
+    output = compiled(lambda x: (x * x * x).sum())(inputs)
+    (gradient,) = torch.autograd.grad(output, inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        gradient.sum().backward()
