@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from lowering.ops import (
     adaptive_pooling,
+    batch_norm,
     convolution,
     convolution_backward,
     matmul,
+    normalization,
     pointwise,
     pooling,
     pooling_backward,
@@ -15,9 +17,11 @@ from lowering.registry import REGISTRY
 
 __all__ = [
     "adaptive_pooling",
+    "batch_norm",
     "convolution",
     "convolution_backward",
     "matmul",
+    "normalization",
     "pointwise",
     "pooling",
     "pooling_backward",
