@@ -43,7 +43,7 @@ types: $(VENV)/.installed-dev
 	$(bin)/mypy
 
 docs: $(VENV)/.installed-docs
-	$(bin)/mkdocs build --strict --site-dir build/docs
+	$(bin)/mkdocs build
 
 bench: $(bench_venv)/.installed-bench
 	$(bench_venv)/bin/python -m benchmarks
