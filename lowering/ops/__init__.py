@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowering.ops import (
     adaptive_pooling,
+    attention,
     batch_norm,
     convolution,
     convolution_backward,
@@ -17,6 +18,7 @@ from lowering.registry import REGISTRY
 
 __all__ = [
     "adaptive_pooling",
+    "attention",
     "batch_norm",
     "convolution",
     "convolution_backward",
