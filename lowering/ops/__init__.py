@@ -13,6 +13,7 @@ from lowering.ops import (
     pointwise,
     pooling,
     pooling_backward,
+    recurrent,
 )
 from lowering.registry import REGISTRY
 
@@ -27,6 +28,7 @@ __all__ = [
     "pointwise",
     "pooling",
     "pooling_backward",
+    "recurrent",
 ]
 
 REGISTRY.freeze()
