@@ -79,9 +79,9 @@ def _updated(
     momentum: float,
 ) -> tuple[ir.Value, ir.Value]:
     """Return the new running statistics, results `index` and `index + 1` of the node."""
-    freedom = hlo.full_like(found.variance, found.count - 1)
-    count = hlo.full_like(found.variance, found.count)
-    unbiased = stablehlo.divide(stablehlo.multiply(found.variance, count), freedom)
+    freedom = hlo.full_like(found.variance, found.size - 1)
+    size = hlo.full_like(found.variance, found.size)
+    unbiased = stablehlo.divide(stablehlo.multiply(found.variance, size), freedom)
     new = []
     for slot, old, value in ((0, running_mean, found.mean), (1, running_var, unbiased)):
         dtype = spec_of(value).dtype
@@ -103,7 +103,7 @@ def native_batch_norm_legit_functional(
     momentum: float,
     epsilon: float,
 ) -> tuple[ir.Value, ...]:
-    """Normalized operand, batch mean, 1 / batch deviation, new running mean and variance.
+    """Operand normalized by its own statistics, those (mean, 1 / deviation), new running ones.
 
     Not in training: normalized by the running statistics, which come back as they are.
     """
@@ -156,7 +156,7 @@ def batch_norm_with_update_functional(
     momentum: float,
     epsilon: float,
 ) -> tuple[ir.Value, ...]:
-    """Normalized operand, batch mean, 1 / deviation, empty reserve, new running statistics."""
+    """Operand normalized by its own statistics, those, an empty reserve, new running ones."""
     results, found = _by_batch(ctx, operand, weight, bias, epsilon)
     new = _updated(ctx, 4, running_mean, running_var, found, momentum)
     return *results, empty_result(ctx, 3), *new

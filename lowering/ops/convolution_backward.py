@@ -12,9 +12,9 @@ from lowering.dtypes import spec_of
 from lowering.mlir import ir
 from lowering.ops.convolution import (
     Window,
-    dtype_reason,
     convolve,
     convolve_transposed,
+    dtype_reason,
     refuse,
     window_contraction,
 )

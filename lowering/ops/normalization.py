@@ -71,11 +71,11 @@ def _along(reduced: ir.Value, operand: ir.Value, dim: int) -> ir.Value:
 
 
 class Statistics(NamedTuple):
-    """Mean, biased variance and count over some dims, and the operand less its mean."""
+    """Mean and biased variance over some dims, their size, and the operand less its mean."""
 
     mean: ir.Value
     variance: ir.Value
-    count: int
+    size: int
     centered: ir.Value
 
 
@@ -155,8 +155,8 @@ def native_layer_norm(
     found = statistics(hlo.convert(operand, accumulation_dtype(spec.dtype)), dims)
     rstd = reciprocal_deviation(found.variance, epsilon)
     normal = stablehlo.multiply(found.centered, hlo.broadcast_in_dim(rstd, spec.shape, range(lead)))
-    normal = scale_and_shift(normal, weight, bias, dims)
-    return as_result(ctx, 0, normal), as_result(ctx, 1, found.mean), as_result(ctx, 2, rstd)
+    scaled = scale_and_shift(normal, weight, bias, dims)
+    return as_result(ctx, 0, scaled), as_result(ctx, 1, found.mean), as_result(ctx, 2, rstd)
 
 
 @lowering(aten.native_group_norm.default, padding=Padding.MASKED)
@@ -181,8 +181,8 @@ def native_group_norm(
     found = statistics(wide, [2, 3])
     rstd = reciprocal_deviation(found.variance, epsilon)
     normal = stablehlo.multiply(found.centered, hlo.broadcast_in_dim(rstd, shape, [0, 1]))
-    normal = scale_and_shift(hlo.reshape(normal, spec.shape), weight, bias, [1])
-    return as_result(ctx, 0, normal), as_result(ctx, 1, found.mean), as_result(ctx, 2, rstd)
+    scaled = scale_and_shift(hlo.reshape(normal, spec.shape), weight, bias, [1])
+    return as_result(ctx, 0, scaled), as_result(ctx, 1, found.mean), as_result(ctx, 2, rstd)
 
 
 # --- weight norm ---------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def weight_norm_interface_backward(
     """Gradients of weight = magnitude * direction / norm with respect to both.
 
     `norms` is the 2-norm of `direction` over every dim but `dim`; magnitude and norms have size
-    1 there. With s the sum of grad * direction over those dims:
-    grad_direction = magnitude / norm * (grad - direction * s / norm ** 2), grad_magnitude = s / norm.
+    1 there. With s the sum of grad * direction over those dims, the gradients are
+    magnitude / norm * (grad - direction * s / norm ** 2) and s / norm.
     """
     shape = spec_of(direction).shape
     dtype = accumulation_dtype(spec_of(direction).dtype)

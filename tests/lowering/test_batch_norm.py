@@ -80,3 +80,21 @@ def test_undeclared_mutation_is_refused() -> None:
     )
     with pytest.raises(UnsupportedOpError, match="in place"):
         lower_graph(graph)
+
+
+def test_batch_norm_backward_is_decomposed() -> None:
+    x, weight, _, mean, var = tensors(torch.float32)
+    graph = trace(
+        lambda *args: aten.batch_norm_backward(
+            *args, True, 1e-5, [True, True, True], torch.zeros(0, dtype=torch.uint8)
+        ),
+        torch.randn_like(x),
+        x,
+        weight,
+        mean,
+        var,
+        mean,
+        var,
+    )
+    targets = {str(node.target) for node in graph.graph.nodes}
+    assert not any("batch_norm" in target for target in targets)
