@@ -36,16 +36,16 @@ _BITS_VIEW = {1: torch.uint8, 2: torch.int16}
 
 def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
+    if dtype.is_complex:
+        # The bindings have no complex attribute, and so no splat of one.
+        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
+        attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
+        return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
 
 
 def _attribute(fill: Scalar, dtype: torch.dtype) -> ir.Attribute:
-    if dtype.is_complex:
-        # The bindings have no complex attribute of their own: take it out of a dense one.
-        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
-        kind = element_type(dtype)
-        return ir.DenseElementsAttr.get(array, type=kind, shape=[]).get_splat_value()
     if dtype.is_floating_point:
         if isinstance(fill, complex):
             raise TypeError(f"a complex number cannot fill a {dtype} tensor")

@@ -107,8 +107,8 @@ def assert_same(actual: Any, expected: Any, *, tolerance: float | None = None) -
     assert actual.dtype == expected.dtype, f"{actual.dtype} is not {expected.dtype}"
     assert actual.shape == expected.shape, f"{actual.shape} is not {expected.shape}"
     tolerance = TOLERANCES.get(expected.dtype, 0) if tolerance is None else tolerance
-    finite = expected[expected.isfinite()].abs() if expected.numel() else expected
-    scale = float(finite.max()) if finite.numel() and tolerance else 0.0
+    finite = expected[expected.isfinite()] if tolerance else expected.new_empty(0)
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
     torch.testing.assert_close(
         actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30), equal_nan=True
     )
