@@ -15,6 +15,7 @@ from lowering.ops import (
     power,
     reduction,
     selection,
+    special,
     unary,
 )
 from lowering.registry import REGISTRY
@@ -32,6 +33,7 @@ __all__ = [
     "power",
     "reduction",
     "selection",
+    "special",
     "unary",
 ]
 

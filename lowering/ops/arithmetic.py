@@ -22,7 +22,7 @@ from lowering.ops.pointwise import (
     register_binary,
     widened_binary,
 )
-from lowering.ops.unary import sign_bit, truncated
+from lowering.ops.unary import FLOAT_LAYOUT, sign_bit, truncated
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -97,12 +97,24 @@ def div_mode(
     if not dtype.is_floating_point:
         quotient = floored_quotient if rounding_mode == "floor" else stablehlo.divide
         return quotient(left, right)
-    quotient = floating_floored_quotient if rounding_mode == "floor" else _truncated_quotient
-    return hlo.convert(widened_binary(quotient)(left, right), dtype)
+    if rounding_mode == "floor":
+        return hlo.convert(widened_binary(floating_floored_quotient)(left, right), dtype)
+    return hlo.convert(truncated(_rounded_quotient(left, right)), dtype)
 
 
-def _truncated_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
-    return truncated(stablehlo.divide(left, right))
+def _rounded_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return left / right rounded to the operands' dtype, which XLA would otherwise defer.
+
+    In bfloat16 eager's 1 / 0.1 is 10, and truncates to 10, though 1 / bfloat16(0.1) is 9.99.
+    """
+    dtype = spec_of(left).dtype
+    if opmath_dtype(dtype) is dtype:
+        return stablehlo.divide(left, right)
+    mantissa_bits = FLOAT_LAYOUT[dtype][0]
+    wide = opmath_dtype(dtype)
+    quotient = stablehlo.divide(hlo.convert(left, wide), hlo.convert(right, wide))
+    exponent_bits = 8 * dtype.itemsize - 1 - mantissa_bits
+    return stablehlo.reduce_precision(quotient, exponent_bits, mantissa_bits)
 
 
 def _differ_in_sign(left: ir.Value, right: ir.Value) -> ir.Value:

@@ -26,8 +26,9 @@ def test_integers(dtype):
     if dtype is not torch.uint8:
         base = torch.cat([base, -base])
     exponent = torch.tensor([0, 1, 2, 5, 9], dtype=dtype)
+    check(torch.pow, base[:, None].contiguous(), exponent[None])
     check(
-        lambda a, b: [a.unsqueeze(1) ** b, a**3, a**7, a**0, 2**b, 3**b, a**0.5, a**2.0, 2.5**b],
+        lambda a, b: [a**3, a**7, a**0, 2**b, 3**b, a**0.5, a**2.0, 2.5**b],
         base,
         exponent,
     )
