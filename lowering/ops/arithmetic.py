@@ -17,13 +17,12 @@ from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops.pointwise import (
     Binary,
     Operand,
-    arithmetic_operands,
+    is_scalar,
     opmath_dtype,
     register_binary,
-    scaled,
     widened_binary,
 )
-from lowering.ops.unary import sign_bit, truncated
+from lowering.ops.unary import FLOAT_LAYOUT, sign_bit, truncated
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -32,25 +31,47 @@ aten = torch.ops.aten
 # --- sums and products -----------------------------------------------------------------------
 
 
+def _terms(
+    ctx: LoweringContext, operand: Operand, other: Operand, alpha: hlo.Scalar
+) -> list[ir.Value]:
+    """Return operand and alpha * other as values to add, unrounded between the two operations."""
+    left, right = ctx.broadcast_operands((operand, other), ctx.result.dtype)
+    if alpha == 1:
+        return [left, right]
+    inner = opmath_dtype(ctx.result.dtype)
+    factor = hlo.convert(hlo.full_like(right, alpha), inner)
+    product = stablehlo.multiply(hlo.convert(right, inner), factor)
+    return [hlo.convert(left, inner), product]
+
+
 @lowering(aten.add.Tensor, aten.add.Scalar, padding=Padding.FLOWS)
 def add(ctx: LoweringContext, operand: Operand, other: Operand, alpha: hlo.Scalar = 1) -> ir.Value:
     """Operand + alpha * other in the promoted dtype; integers wrap, bools are or-ed."""
-    left, right = arithmetic_operands(ctx, (operand, other), fused=alpha != 1)
-    return hlo.convert(stablehlo.add(left, scaled(right, alpha)), ctx.result.dtype)
+    return hlo.convert(stablehlo.add(*_terms(ctx, operand, other, alpha)), ctx.result.dtype)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar, padding=Padding.FLOWS)
 def sub(ctx: LoweringContext, operand: Operand, other: Operand, alpha: hlo.Scalar = 1) -> ir.Value:
     """Operand - alpha * other in the promoted dtype; integers wrap."""
-    left, right = arithmetic_operands(ctx, (operand, other), fused=alpha != 1)
-    return hlo.convert(stablehlo.subtract(left, scaled(right, alpha)), ctx.result.dtype)
+    return hlo.convert(stablehlo.subtract(*_terms(ctx, operand, other, alpha)), ctx.result.dtype)
+
+
+def _factors(ctx: LoweringContext, operand: Operand, other: Operand) -> list[ir.Value]:
+    """Return the operands of a product or quotient, in the dtype to compute in.
+
+    That is the result's dtype; but torch's CPU kernels do not round a number or 0-d tensor on the
+    right to float16 or bfloat16, they compute in float32.
+    """
+    dtype = ctx.result.dtype
+    return ctx.broadcast_operands(
+        (operand, other), opmath_dtype(dtype) if is_scalar(other) else dtype
+    )
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar, padding=Padding.FLOWS)
 def mul(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
     """Operand * other in the promoted dtype; integers wrap, bools are and-ed."""
-    left, right = arithmetic_operands(ctx, (operand, other))
-    return hlo.convert(stablehlo.multiply(left, right), ctx.result.dtype)
+    return hlo.convert(stablehlo.multiply(*_factors(ctx, operand, other)), ctx.result.dtype)
 
 
 # --- quotients and remainders ------------------------------------------------------------------
@@ -59,8 +80,7 @@ def mul(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
 @lowering(aten.div.Tensor, aten.div.Scalar, padding=Padding.FLOWS)
 def div(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
     """Operand / other; integers and bools are divided as floats."""
-    left, right = arithmetic_operands(ctx, (operand, other))
-    return hlo.convert(stablehlo.divide(left, right), ctx.result.dtype)
+    return hlo.convert(stablehlo.divide(*_factors(ctx, operand, other)), ctx.result.dtype)
 
 
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode, padding=Padding.FLOWS)
@@ -73,13 +93,28 @@ def div_mode(
         return div(ctx, operand, other)
     if rounding_mode not in ("trunc", "floor"):
         raise ctx.unsupported(f"the rounding mode {rounding_mode!r} is not known")
-    left, right = arithmetic_operands(ctx, (operand, other), fused=rounding_mode == "floor")
+    left, right = _factors(ctx, operand, other)
     if not dtype.is_floating_point:
         quotient = floored_quotient if rounding_mode == "floor" else stablehlo.divide
         return quotient(left, right)
     if rounding_mode == "floor":
-        return hlo.convert(floating_floored_quotient(left, right), dtype)
-    return hlo.convert(truncated(stablehlo.divide(left, right)), dtype)
+        return hlo.convert(widened_binary(floating_floored_quotient)(left, right), dtype)
+    return hlo.convert(truncated(_rounded_quotient(left, right)), dtype)
+
+
+def _rounded_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return left / right rounded to the operands' dtype, which XLA would otherwise defer.
+
+    In bfloat16 eager's 1 / 0.1 is 10, and truncates to 10, though 1 / bfloat16(0.1) is 9.99.
+    """
+    dtype = spec_of(left).dtype
+    if opmath_dtype(dtype) is dtype:
+        return stablehlo.divide(left, right)
+    mantissa_bits = FLOAT_LAYOUT[dtype][0]
+    wide = opmath_dtype(dtype)
+    quotient = stablehlo.divide(hlo.convert(left, wide), hlo.convert(right, wide))
+    exponent_bits = 8 * dtype.itemsize - 1 - mantissa_bits
+    return stablehlo.reduce_precision(quotient, exponent_bits, mantissa_bits)
 
 
 def _differ_in_sign(left: ir.Value, right: ir.Value) -> ir.Value:
@@ -227,7 +262,13 @@ def greatest_common_divisor(left: ir.Value, right: ir.Value) -> ir.Value:
 
 
 def least_common_multiple(left: ir.Value, right: ir.Value) -> ir.Value:
-    """Return the non-negative least common multiple; 0 if either is 0; integers wrap."""
+    """Return the least common multiple without its sign; 0 if either is 0.
+
+    Narrow integers are multiplied in 32 bits, and wrap only when the sign is off, as in C.
+    """
+    dtype = spec_of(left).dtype
+    if dtype.itemsize < torch.int32.itemsize:
+        left, right = hlo.convert(left, torch.int32), hlo.convert(right, torch.int32)
     divisor = greatest_common_divisor(left, right)
     zero = hlo.full_like(divisor, 0)
     none = hlo.compare(divisor, zero, "EQ")
@@ -235,7 +276,7 @@ def least_common_multiple(left: ir.Value, right: ir.Value) -> ir.Value:
     product = stablehlo.multiply(stablehlo.divide(left, safe), right)
     if not is_unsigned(spec_of(left).dtype):
         product = stablehlo.abs(product)
-    return hlo.select(none, zero, product)
+    return hlo.convert(hlo.select(none, zero, product), dtype)
 
 
 register_binary(

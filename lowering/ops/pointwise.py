@@ -7,7 +7,6 @@ The families are `unary`, `special`, `activation`, `arithmetic`, `power`, `compa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -82,22 +81,8 @@ def register_binary(table: Mapping[OpOverload, Binary]) -> None:
         lowering(overload, padding=Padding.FLOWS)(binary_rule(build))
 
 
-def arithmetic_operands(
-    ctx: LoweringContext, operands: tuple[Operand, ...], *, fused: bool = False
-) -> list[ir.Value]:
-    """Return operands of add, sub, mul or div, broadcast, in the dtype to compute in.
-
-    That is the result's dtype, or float32 for a float16 or bfloat16 result when one operand is a
-    number or 0-d tensor (torch's CPU kernels keep it in float32) or when `fused` says that more
-    than one operation happens before the result is rounded.
-    """
-    dtype = ctx.result.dtype
-    if fused or any(_is_scalar(operand) for operand in operands):
-        dtype = opmath_dtype(dtype)
-    return ctx.broadcast_operands(operands, dtype)
-
-
-def _is_scalar(operand: Any) -> bool:
+def is_scalar(operand: Operand) -> bool:
+    """Whether an operand is a number or a 0-d tensor."""
     return not isinstance(operand, ir.Value) or len(operand.type.shape) == 0
 
 

@@ -113,6 +113,11 @@ def frexp(ctx: LoweringContext, operand: ir.Value) -> tuple[ir.Value, ir.Value]:
     Zero, infinities and NaN are their own mantissa with exponent 0; so are denormal numbers,
     which XLA treats as zeros.
     """
+    return split_float(operand)
+
+
+def split_float(operand: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return mantissa and int32 exponent of a floating operand (see `frexp`)."""
     mantissa_bits, bias, bits_dtype = FLOAT_LAYOUT[spec_of(operand).dtype]
     bits = hlo.bitcast(operand, bits_dtype)
     shift = hlo.full_like(bits, mantissa_bits)
@@ -153,16 +158,28 @@ def exp2(operand: ir.Value) -> ir.Value:
     return stablehlo.power(hlo.full_like(operand, 2), operand)
 
 
-def logarithm(base: float) -> Unary:
-    """Return the function that takes logarithms to `base`.
+def log2(operand: ir.Value) -> ir.Value:
+    """Return the logarithm to base 2, whole for whole powers of 2, as libm's is.
 
-    Dividing keeps whole powers of the base exact where multiplying by 1/ln(base) does not.
+    log(x) / log(2) misses them by a rounding error that `floor` then makes a whole one. So the
+    exponent is taken off first, and the logarithm of a mantissa around 1 added to it.
     """
+    if spec_of(operand).dtype.is_complex:
+        return stablehlo.divide(stablehlo.log(operand), hlo.full_like(operand, math.log(2)))
+    mantissa, exponent = split_float(operand)
+    exponent = hlo.convert(exponent, spec_of(operand).dtype)
+    low = hlo.compare(mantissa, hlo.full_like(mantissa, math.sqrt(0.5)), "LT")
+    low = stablehlo.and_(low, hlo.compare(mantissa, hlo.full_like(mantissa, 0.5), "GE"))
+    double = hlo.select(low, hlo.full_like(mantissa, 2), hlo.full_like(mantissa, 1))
+    mantissa = stablehlo.multiply(mantissa, double)
+    whole = stablehlo.subtract(exponent, hlo.convert(low, spec_of(operand).dtype))
+    fraction = stablehlo.divide(stablehlo.log(mantissa), hlo.full_like(mantissa, math.log(2)))
+    return stablehlo.add(whole, fraction)
 
-    def function(operand: ir.Value) -> ir.Value:
-        return stablehlo.divide(stablehlo.log(operand), hlo.full_like(operand, math.log(base)))
 
-    return function
+def log10(operand: ir.Value) -> ir.Value:
+    """Return the logarithm to base 10."""
+    return stablehlo.divide(stablehlo.log(operand), hlo.full_like(operand, math.log(10)))
 
 
 register_unary(
@@ -172,8 +189,8 @@ register_unary(
         aten.expm1.default: stablehlo.exponential_minus_one,
         aten.log.default: stablehlo.log,
         aten.log1p.default: stablehlo.log_plus_one,
-        aten.log2.default: widened(logarithm(2)),
-        aten.log10.default: widened(logarithm(10)),
+        aten.log2.default: widened(log2),
+        aten.log10.default: widened(log10),
         aten.sqrt.default: stablehlo.sqrt,
         aten.rsqrt.default: stablehlo.rsqrt,
         aten.reciprocal.default: reciprocal,

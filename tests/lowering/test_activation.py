@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.lowering.elementwise import check_each
 from tests.lowering.running import check
 
 INF, NAN = math.inf, math.nan
@@ -23,17 +24,17 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_hard_values(name, dtype):
-    function = FUNCTIONS[name]
-    # float32 rounding in the far tail of gelu is relative to the operand, not to the result.
-    values = torch.tensor(HARD, dtype=dtype)
-    check(
-        lambda x, empty, number: [function(x), function(empty), function(number)],
-        values,
-        torch.empty(0, 2, dtype=dtype),
-        torch.tensor(0.4, dtype=dtype),
-    )
+def test_hard_values(dtype):
+    functions = {name: f for name, f in FUNCTIONS.items() if "gelu" not in name}
+    check_each(functions, torch.tensor(HARD, dtype=dtype), signed_zeros=False)
+    # In the tail of gelu rounding is relative to the operand, not to the result.
+    for name in ("gelu", "gelu_tanh"):
+        check(FUNCTIONS[name], torch.tensor(HARD, dtype=dtype))
+
+
+def test_shapes():
+    for values in torch.empty(0, 2), torch.tensor(0.4), torch.rand(2, 3).t():
+        check_each(FUNCTIONS, values)
 
 
 def test_integers():
@@ -66,13 +67,20 @@ def test_decomposed_activations():
     )
 
 
-def test_gradients():
-    def loss(x):
-        x = x.requires_grad_()
-        total = sum(
-            functional_.sum() for functional_ in (functional.gelu(x), functional.elu(x), x.relu())
-        )
-        return torch.autograd.grad(total, x)
-
-    x = torch.tensor([-2.0, -0.5, 0.5, 2.0])
-    check(loss, x)
+def test_decomposed_gradients():
+    aten = torch.ops.aten
+    check(
+        lambda grad, x: [
+            aten.gelu_backward.default(grad, x),
+            aten.gelu_backward.default(grad, x, approximate="tanh"),
+            aten.elu_backward.default(grad, 1.0, 1.0, 1.0, False, x),
+            aten.threshold_backward.default(grad, x, 0),
+            aten.sigmoid_backward.default(grad, x),
+            aten.tanh_backward.default(grad, x),
+            aten.leaky_relu_backward.default(grad, x, 0.1, False),
+            aten.hardtanh_backward.default(grad, x, -1, 1),
+            aten.silu_backward.default(grad, x),
+        ],
+        torch.tensor([1.0, 2.0, -1.0, 0.3]),
+        torch.tensor([-2.0, -0.5, 0.5, 2.0]),
+    )

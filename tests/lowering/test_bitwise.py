@@ -33,7 +33,17 @@ def test_shifts(dtype):
     if limits.min < 0:
         amounts = torch.cat([amounts, torch.tensor([-1, -100], dtype=dtype)])
     check(
-        lambda a, b: [a << b, a >> b, a << 3, a >> 2, 5 << b, 5 >> b, a >> 100],
+        lambda a, b: [
+            a << b,
+            a >> b,
+            a << 3,
+            a >> 2,
+            a >> 100,
+            torch.bitwise_left_shift(a, b),
+            torch.bitwise_right_shift(a, b),
+            torch.bitwise_left_shift(5, b),
+            torch.bitwise_right_shift(a, 1),
+        ],
         x[:, None],
         amounts[None],
     )

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.lowering.running import check, trace
+from tests.lowering.running import check
 
 DTYPES = (
     torch.float32,
@@ -29,20 +29,21 @@ def test_casts(dtype):
 
 def test_casts_of_hard_values():
     check(
-        lambda x, i: [
+        lambda x, y, i: [
             x.bool(),
             x.double(),
             x.bfloat16(),
-            x[3:].int(),
-            x[3:].long(),
-            x[3:].to(torch.uint8),
-            x[3:].to(torch.int8),
+            y.int(),
+            y.long(),
+            y.to(torch.uint8),
+            y.to(torch.int8),
             i.int(),
             i.to(torch.uint8),
             i.float(),
             i.half(),
         ],
-        torch.tensor([math.nan, math.inf, -math.inf, -0.0, 300.0, -1.5, 2.7, 1e9]),
+        torch.tensor([math.nan, math.inf, -math.inf, -0.0, 1e9]),
+        torch.tensor([-0.0, 300.0, -1.5, 2.7, 1e9]),
         torch.tensor([2**40 + 3, -1, 255, 256, -129]),
     )
 
@@ -61,17 +62,12 @@ def test_copies():
             torch.ops.aten.alias.default(a),
             a.detach() + 0,
             torch.ops.aten.copy.default(a, b),
-            torch.ops.aten.copy.default(a, b[0].to(torch.int64)),
+            torch.ops.aten.copy.default(a, b.to(torch.int64)),
             torch.ops.aten.lift_fresh_copy.default(a),
         ],
         torch.rand(2, 3),
         torch.rand(1, 3).double(),
     )
-
-
-def test_a_copy_adds_no_operation():
-    graph = trace(lambda x: x.clone() + 1, torch.rand(2))
-    assert any(node.target is torch.ops.aten.clone.default for node in graph.graph.nodes)
 
 
 @pytest.mark.parametrize(

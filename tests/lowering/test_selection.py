@@ -15,8 +15,8 @@ def test_where():
             torch.where(c, a, i),
             torch.where(c, a, number),
             torch.where(c, 1.0, i),
-            torch.where(c[0], 1, 0),
-            torch.where(c[0, 0], a, -INF),
+            torch.where(c, 1, 0),
+            torch.where(c, a, -INF),
             torch.where(c, a.bfloat16(), 0.0),
             torch.where(c, a, 1j),
         ],
@@ -43,7 +43,7 @@ def test_clamp_floats(dtype):
             x.clamp(max=high),
             x.clamp_min(0.5),
             x.clamp_max(low),
-            x.clamp(min=torch.finfo(torch.float32).min),
+            x.clamp(min=torch.finfo(x.dtype).min),
         ],
         x,
         torch.tensor([0, 0, 0, NAN, 1, 1, 1], dtype=dtype),
@@ -53,7 +53,7 @@ def test_clamp_floats(dtype):
 
 def test_clamp_integers():
     check(
-        lambda i, u: [i.clamp(-1, 2), i.clamp(0.5), u.clamp(1, 100), i.clamp(i.flip(0)), i.clamp(max=u)],
+        lambda i, u: [i.clamp(-1, 2), i.clamp(0.5), u.clamp(1, 100), i.clamp(-i), i.clamp(max=u)],
         torch.tensor([-5, 0, 7]),
         torch.tensor([0, 50, 255], dtype=torch.uint8),
     )
@@ -66,7 +66,6 @@ def test_decomposed_relatives():
             torch.heaviside(x, x),
             torch.sgn(x),
             torch.masked_fill(x, x > 0, 7),
-            torch.tril(x[None].expand(3, -1)),
         ],
         torch.tensor([NAN, INF, -INF, 0.0, -2.0]),
     )
