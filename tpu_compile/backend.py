@@ -124,7 +124,8 @@ class _GraphCompiler:
             return compiled
 
     def _compile_plan(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
-        hints = capture.hinted_sizes(graph_plan.graph_module)
+        hints = capture.hinted_sizes()
+        ahead = capture.versions_raised_before_calls(name.kind) if graph_plan.is_whole else ()
         executables = {
             step: GraphExecutable(
                 step.graph_module,
@@ -132,6 +133,7 @@ class _GraphCompiler:
                 options=self._options,
                 client=self._client,
                 bindings=hints,
+                versions_ahead=ahead,
             )
             for step in graph_plan.steps
             if isinstance(step, Part)

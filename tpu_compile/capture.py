@@ -96,7 +96,18 @@ def break_reason(graph_module: fx.GraphModule) -> str | None:
     return f"{reason.reason}{where}"
 
 
-def hinted_sizes(graph_module: fx.GraphModule) -> dict[Any, int | float]:
+def versions_raised_before_calls(kind: str) -> frozenset[int]:
+    """Return the inputs of the graph being compiled whose version AOTAutograd raises at a call.
+
+    It does so before the call, for inputs that the graph itself writes to.
+    """
+    context = TracingContext.try_get()
+    if kind == "backward" or context is None or context.fw_metadata is None:
+        return frozenset()
+    return frozenset(context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def hinted_sizes() -> dict[Any, int | float]:
     """Return the sizes of the call that caused the capture, by symbol; empty for a static graph."""
     context = TracingContext.try_get()
     if context is None or context.fake_mode is None or context.fake_mode.shape_env is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,21 @@ class GraphName:
 class Program:
     """One loaded executable and how to call it with torch tensors."""
 
-    def __init__(self, lowered: LoweredGraph, client: pjrt.Client, executable: Any) -> None:
+    def __init__(
+        self,
+        lowered: LoweredGraph,
+        client: pjrt.Client,
+        executable: Any,
+        versions_ahead: Collection[int],
+    ) -> None:
         signature = lowered.signature
         self._client = client
         self._executable = executable
-        donated = {mutation.placeholder for mutation in signature.mutations}
+        mutated = {mutation.placeholder for mutation in signature.mutations}
         self._slots = [
-            (argument.placeholder, _slot(client, argument, argument.placeholder in donated))
+            (index, _slot(client, argument, index in mutated, index in versions_ahead))
             for argument in signature.arguments
-            if argument.placeholder is not None
+            if (index := argument.placeholder) is not None
         ]
         self._positions = [
             argument.placeholder is not None for argument in signature.arguments
@@ -142,11 +148,15 @@ def _run_failed(error: Exception) -> DeviceError:
     return DeviceError("A compiled graph failed while it ran", why=str(error))
 
 
-def _slot(client: pjrt.Client, argument: Argument, donated: bool) -> AliasSlot | CopySlot:
+def _slot(
+    client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
+) -> AliasSlot | CopySlot:
     shape, dtype = argument.spec
     if client.aliases_host_memory:
         return AliasSlot(client, shape, dtype, argument.order)
-    return CopySlot(client, shape, dtype, argument.order, donated=donated)
+    return CopySlot(
+        client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead)
+    )
 
 
 def _resident_updates(
@@ -197,7 +207,14 @@ class GraphExecutable:
         options: CompileOptions,
         client: pjrt.Client,
         bindings: Bindings | None = None,
+        versions_ahead: Collection[int] = (),
     ) -> None:
+        """Compile `graph_module` for the sizes known now.
+
+        `bindings` are those sizes; `versions_ahead` are the placeholders whose version counters
+        the caller raises by one before each call.
+        """
+        self._versions_ahead = frozenset(versions_ahead)
         self._graph_module = graph_module
         self._name = name
         self._options = options
@@ -242,7 +259,7 @@ class GraphExecutable:
             RECORDER.count("lowered")
             RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
             executable = self._compile(lowered, text)
-        program = Program(lowered, client, executable)
+        program = Program(lowered, client, executable, self._versions_ahead)
         program.set_constants(lowered, self._graph_module)
         return program
 

@@ -59,7 +59,7 @@ class AliasSlot:
 class CopySlot:
     """Brings one argument to a client that holds copies."""
 
-    __slots__ = ("_client", "_donated", "_order", "_plan", "_resident")
+    __slots__ = ("_ahead", "_client", "_mutated", "_order", "_plan", "_resident")
 
     def __init__(
         self,
@@ -68,29 +68,39 @@ class CopySlot:
         dtype: torch.dtype,
         order: Sequence[int],
         *,
-        donated: bool = False,
+        mutated: bool = False,
+        ahead: int = 0,
     ) -> None:
+        """Make a slot for tensors of `shape` and `dtype` that lie in memory as `order`.
+
+        A `mutated` tensor's copy may be donated, so it is looked up at each call; AOTAutograd
+        raises the version of some by one (`ahead`) before the call that writes to them.
+        """
         self._client = client
         self._order = tuple(order)
         self._plan = client.put_plan([shape[dim] for dim in order], dtype)
         self._resident: Resident | None = None
-        self._donated = donated
+        self._mutated = mutated
+        self._ahead = ahead
 
     def array(self, tensor: torch.Tensor) -> Any:
         """Return an array with the tensor's present data."""
         resident = self._resident
         if resident is not None and resident.is_true_for(tensor):
             return resident.array
-        kept = is_kept(tensor) and not self._donated
-        if is_kept(tensor):
-            resident = self._client.residency.find(tensor, self._order)
-            if resident is not None:
-                self._resident = resident if kept else None
-                return resident.array
-        array = self._client.put(tensor.permute(self._order).contiguous(), self._plan)
-        if kept:
-            self._resident = self._client.residency.store(tensor, self._order, array)
-        return array
+        if not is_kept(tensor):
+            return self._put(tensor)
+        residency = self._client.residency
+        resident = residency.find(tensor, self._order, self._ahead)
+        if self._mutated:
+            return self._put(tensor) if resident is None else resident.array
+        if resident is None:
+            resident = residency.store(tensor, self._order, self._put(tensor))
+        self._resident = resident
+        return self._put(tensor) if resident is None else resident.array
+
+    def _put(self, tensor: torch.Tensor) -> Any:
+        return self._client.put(tensor.permute(self._order).contiguous(), self._plan)
 
     def replace(self, tensor: torch.Tensor, array: Any) -> None:
         """Make `array`, the new value of a mutated tensor, the copy of it."""

@@ -26,11 +26,14 @@ class Resident:
         self.pointer = tensor.data_ptr()
         self.array = array
 
-    def is_true_for(self, tensor: torch.Tensor) -> bool:
-        """Whether the copy holds the present data of `tensor`."""
+    def is_true_for(self, tensor: torch.Tensor, ahead: int = 0) -> bool:
+        """Whether the copy holds the present data of `tensor`.
+
+        `ahead` is how far the caller knows the version to have been raised without a write.
+        """
         return (
             self.reference() is tensor
-            and self.version == tensor._version
+            and self.version + ahead == tensor._version
             and self.pointer == tensor.data_ptr()
         )
 
@@ -42,10 +45,14 @@ class Residency:
         self._lock = threading.RLock()
         self._residents: dict[tuple[int, tuple[int, ...]], Resident] = {}
 
-    def find(self, tensor: torch.Tensor, order: tuple[int, ...]) -> Resident | None:
+    def find(
+        self, tensor: torch.Tensor, order: tuple[int, ...], ahead: int = 0
+    ) -> Resident | None:
         """Return the copy of `tensor` in memory order `order` if it is still true."""
         resident = self._residents.get((id(tensor), order))
-        return resident if resident is not None and resident.is_true_for(tensor) else None
+        if resident is None or not resident.is_true_for(tensor, ahead):
+            return None
+        return resident
 
     def store(self, tensor: torch.Tensor, order: tuple[int, ...], array: Any) -> Resident | None:
         """Keep `array` as the copy of `tensor`; None for inference tensors (no version)."""
