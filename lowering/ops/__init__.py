@@ -14,6 +14,7 @@ from lowering.ops import (
     pooling,
     pooling_backward,
     recurrent,
+    resize,
 )
 from lowering.registry import REGISTRY
 
@@ -29,6 +30,7 @@ __all__ = [
     "pooling",
     "pooling_backward",
     "recurrent",
+    "resize",
 ]
 
 REGISTRY.freeze()
