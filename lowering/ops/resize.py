@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import fx
 
 from lowering import hlo
 from lowering.context import LoweringContext
@@ -139,6 +140,13 @@ def _dims(
     ]
 
 
+def _integer_reason(node: fx.Node) -> str | None:
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    if value.dtype.is_floating_point:
+        return None
+    return "eager PyTorch interpolates integers in fixed point"
+
+
 def _resize(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -148,8 +156,9 @@ def _resize(
 ) -> ir.Value:
     """Return `operand` resized to the node's result."""
     spec, result = spec_of(operand), ctx.result
-    if not spec.dtype.is_floating_point:
-        raise ctx.unsupported("eager PyTorch interpolates integers in fixed point")
+    reason = _integer_reason(ctx.node)
+    if reason is not None:
+        raise ctx.unsupported(reason)
     if 0 in result.shape:
         return hlo.full(result.shape, result.dtype, 0)
     wide = hlo.convert(operand, accumulation_dtype(spec.dtype))
@@ -225,7 +234,7 @@ def _all_factors(ctx: LoweringContext, factors: Sequence[float | None]) -> list[
     return [*factors, *[None] * (rank - len(factors))]
 
 
-@lowering(*_ALIGNABLE, padding=Padding.INDEXED)
+@lowering(*_ALIGNABLE, padding=Padding.INDEXED, check=_integer_reason)
 def resize(
     ctx: LoweringContext,
     operand: ir.Value,
