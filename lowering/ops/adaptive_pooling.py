@@ -18,7 +18,7 @@ from lowering.dtypes import spec_of
 from lowering.hlo_indexing import linear_index, take
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
-from lowering.ops.pooling import NO_INDEX, later_maximum
+from lowering.ops.pooling import CPU, NO_INDEX, later_maximum
 from lowering.ops.pooling_backward import scatter_to_plane
 from lowering.registry import Padding, lowering
 
@@ -59,11 +59,13 @@ class Segments(NamedTuple):
         if flat == list(range(size)):
             unfolded = hlo.reshape(operand, shape)
         else:
-            positions = torch.tensor(flat, dtype=torch.int32).clamp(max=size - 1)
+            positions = torch.tensor(flat, dtype=torch.int32, device=CPU).clamp(max=size - 1)
             unfolded = take(operand, [dim], [hlo.constant(positions.reshape(len(rows), longest))])
         if min(self.lengths) == longest:
             return unfolded
-        inside = torch.arange(longest) < torch.tensor(self.lengths)[:, None]
+        inside = torch.tensor(
+            [[i < length for i in range(longest)] for length in self.lengths], device=CPU
+        )
         mask = hlo.broadcast_in_dim(hlo.constant(inside), shape, [dim, dim + 1])
         return hlo.select(mask, unfolded, hlo.full_like(unfolded, fill))
 
@@ -74,7 +76,7 @@ class Segments(NamedTuple):
     def scale(self, operand: ir.Value, dim: int) -> ir.Value:
         """Return `operand`, which has one position a segment along `dim`, by their lengths."""
         spec = spec_of(operand)
-        lengths = hlo.constant(torch.tensor(self.lengths).to(spec.dtype))
+        lengths = hlo.constant(torch.tensor(self.lengths, dtype=spec.dtype, device=CPU))
         return stablehlo.divide(operand, hlo.broadcast_in_dim(lengths, spec.shape, [dim]))
 
 

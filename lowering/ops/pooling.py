@@ -23,6 +23,9 @@ from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
 
+# Named, since a default device that the user set would win otherwise.
+CPU = torch.device("cpu")
+
 NO_INDEX = torch.iinfo(torch.int32).max
 
 
@@ -263,7 +266,7 @@ def divide_by_window(
         if len(set(counts)) == 1:
             common *= counts[0]
             continue
-        factor = hlo.constant(torch.tensor(counts).to(spec.dtype))
+        factor = hlo.constant(torch.tensor(counts, dtype=spec.dtype, device=CPU))
         factor = hlo.broadcast_in_dim(factor, spec.shape, [lead + dim])
         divisor = factor if divisor is None else stablehlo.multiply(divisor, factor)
     if divisor is None:
