@@ -39,7 +39,7 @@ KEPT_WHOLE: dict[OpOverload, str] = {
 }
 
 # Ops outside torch's Core ATen table that torch can take apart.
-EXTRA: tuple[Any, ...] = ()
+EXTRA: tuple[Any, ...] = (aten.batch_norm_backward.default,)
 
 
 @functools.cache

@@ -240,7 +240,7 @@ class _Reader:
                 offset = self.sizes.resolve(value.storage_offset())
                 return FromResult(self._result(base), View(shape, stride, offset))
         index = self._result(item)
-        return FromResult(index, self._own_view(index, shape, stride if order else None))
+        return FromResult(index, self._own_view(index, shape, stride if order is not None else None))
 
     def _own_view(
         self, index: int, shape: tuple[int, ...], stride: tuple[int, ...] | None
@@ -248,9 +248,8 @@ class _Reader:
         result = self.results[index]
         if stride is None:
             stride = dense_strides(shape, result.order)
-        if result.order == tuple(range(len(shape))) and (
-            stride == dense_strides(shape, result.order) or 0 in shape
-        ):
+        identity = tuple(range(len(shape)))
+        if result.order == identity and stride == dense_strides(shape, identity):
             return None
         return View(shape, stride, 0)
 

@@ -49,7 +49,7 @@ def per_dim(numbers: Sequence[int], rank: int) -> list[int]:
     return list(numbers) * rank if len(numbers) == 1 else list(numbers)
 
 
-def complex_reason(node: fx.Node) -> str | None:
+def dtype_reason(node: fx.Node) -> str | None:
     """Return why a convolution node cannot be lowered: its dtype is complex or bool."""
     value = node.args[0].meta["val"]  # type: ignore[union-attr]
     if value.dtype.is_complex or value.dtype is torch.bool:
@@ -57,7 +57,14 @@ def complex_reason(node: fx.Node) -> str | None:
     return None
 
 
-@lowering(aten.convolution.default, padding=Padding.MASKED, check=complex_reason)
+def refuse(ctx: LoweringContext) -> None:
+    """Raise what `dtype_reason` finds wrong with the node."""
+    reason = dtype_reason(ctx.node)
+    if reason is not None:
+        raise ctx.unsupported(reason)
+
+
+@lowering(aten.convolution.default, padding=Padding.MASKED, check=dtype_reason)
 def convolution(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -71,6 +78,7 @@ def convolution(
     groups: int,
 ) -> ir.Value:
     """Cross-correlation of `operand` with `weight`, or its transpose, plus `bias` by channel."""
+    refuse(ctx)
     window = Window.of(len(operand.type.shape) - 2, stride, padding, dilation, groups)
     result = ctx.result
     apply = convolve_transposed if transposed else convolve

@@ -12,9 +12,10 @@ from lowering.dtypes import spec_of
 from lowering.mlir import ir
 from lowering.ops.convolution import (
     Window,
-    complex_reason,
     convolve,
     convolve_transposed,
+    dtype_reason,
+    refuse,
     window_contraction,
 )
 from lowering.ops.matmul import accumulation_dtype
@@ -23,7 +24,7 @@ from lowering.registry import Padding, lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.convolution_backward.default, padding=Padding.MASKED, check=complex_reason)
+@lowering(aten.convolution_backward.default, padding=Padding.MASKED, check=dtype_reason)
 def convolution_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -44,6 +45,7 @@ def convolution_backward(
     the other one of `grad_output`, and the weight's gradient swaps the parts of operand and
     `grad_output`.
     """
+    refuse(ctx)
     window = Window.of(len(operand.type.shape) - 2, stride, padding, dilation, groups)
     grads: list[ir.Value | None] = [None, None, None]
     if output_mask[0]:

@@ -13,7 +13,7 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import TensorSpec, spec_of, tensor_type
+from lowering.dtypes import spec_of
 from lowering.hlo_indexing import take
 from lowering.mlir import ir, stablehlo
 from lowering.registry import Padding, lowering

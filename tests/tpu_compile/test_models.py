@@ -22,11 +22,11 @@ def mlp() -> Case:
 
 def cnn_with_batch_norm() -> Case:
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1),
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, groups=2),
+        nn.Conv2d(8, 8, 3, groups=2, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),

@@ -1,0 +1,1 @@
+"""Speed of the backend beside its peers; see `python -m benchmarks --help`."""
