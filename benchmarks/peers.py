@@ -22,9 +22,7 @@ def eager(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Call:
 
 def tpu_compile(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Call:
     """Ours."""
-    compiled = torch.compile(
-        module, backend="tpu", fullgraph=True, options={"fallback": "error"}
-    )
+    compiled = torch.compile(module, backend="tpu", fullgraph=True, options={"fallback": "error"})
     return lambda: compiled(*inputs)
 
 

@@ -57,7 +57,9 @@ def overhead(*, quick: bool) -> list[Result]:
     with torch.no_grad():
         for count in (1, 100):
             calls, left_out = peers.make_calls(
-                Adder(count), [torch.ones(8)], ["tpu_compile", "eager", "inductor", "aot no-op", "jax.jit", "torch-xla2"]
+                Adder(count),
+                [torch.ones(8)],
+                ["tpu_compile", "eager", "inductor", "aot no-op", "jax.jit", "torch-xla2"],
             )
             timings = interleave(calls, rounds=3 if quick else 21)
             results.append(Result(f"call overhead, {count} parameters", timings, left_out))

@@ -5,7 +5,7 @@ Knows `torch.fx` and MLIR; knows nothing of Dynamo, PJRT or devices. Importing i
 
 from __future__ import annotations
 
-import lowering.ops  # noqa: F401  (fills the registry)
+import lowering.ops
 from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec
 from lowering.errors import LoweringError, TpuCompileError, UnsupportedOpError

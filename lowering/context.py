@@ -140,7 +140,9 @@ class LoweringContext:
     def rng_key(self) -> tuple[ir.Value, int]:
         """Return the module's key (ui32[2]) and a number that no other random op of it has."""
         if self._rng_key is None:
-            raise TypeError(f"{self.node.target} draws random numbers but lacks the tag that says so")
+            raise TypeError(
+                f"{self.node.target} draws random numbers but lacks the tag that says so"
+            )
         self._rng_uses += 1
         return self._rng_key, self._rng_uses
 

@@ -83,7 +83,11 @@ def constant(tensor: torch.Tensor) -> ir.Value:
         return full(spec.shape, spec.dtype, 0)
     if tensor.dtype is torch.bool:
         tensor = tensor.view(torch.uint8)
-    if tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2 and tensor.dtype is not torch.float16:
+    if (
+        tensor.dtype.is_floating_point
+        and tensor.dtype.itemsize <= 2
+        and tensor.dtype is not torch.float16
+    ):
         tensor = tensor.view(_BITS_VIEW[tensor.dtype.itemsize])
     attribute = ir.DenseElementsAttr.get(
         numpy.ascontiguousarray(tensor.numpy()), type=element_type(spec.dtype), shape=spec.shape
@@ -357,9 +361,7 @@ def while_loop(
     return list(op.results)
 
 
-def sort(
-    operands: Sequence[ir.Value], dim: int, before: Callable[..., ir.Value]
-) -> list[ir.Value]:
+def sort(operands: Sequence[ir.Value], dim: int, before: Callable[..., ir.Value]) -> list[ir.Value]:
     """Return the operands sorted together along `dim`, stably.
 
     `before` takes (left, right) of the first operand, of the second, ... and says whether left

@@ -101,15 +101,22 @@ class _ModuleBuilder:
 
     def _donations(self, count: int) -> ir.ArrayAttr:
         attributes: list[dict[str, ir.Attribute]] = [{} for _ in range(count)]
-        by_placeholder = {argument.placeholder: i for i, argument in enumerate(self.signature.arguments)}
+        by_placeholder = {
+            argument.placeholder: i for i, argument in enumerate(self.signature.arguments)
+        }
         i32 = ir.IntegerType.get_signless(32)
         for mutation in self.signature.mutations:
             position = by_placeholder.get(mutation.placeholder)
             if position is None or mutation.result is None:
                 continue
-            argument, result = self.signature.arguments[position], self.signature.results[mutation.result]
+            argument, result = (
+                self.signature.arguments[position],
+                self.signature.results[mutation.result],
+            )
             if argument.physical == result.physical:
-                attributes[position]["tf.aliasing_output"] = ir.IntegerAttr.get(i32, mutation.result)
+                attributes[position]["tf.aliasing_output"] = ir.IntegerAttr.get(
+                    i32, mutation.result
+                )
         return ir.ArrayAttr.get([ir.DictAttr.get(attribute) for attribute in attributes])
 
     def _read_arguments(self, main: func.FuncOp) -> None:

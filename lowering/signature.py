@@ -240,7 +240,9 @@ class _Reader:
                 offset = self.sizes.resolve(value.storage_offset())
                 return FromResult(self._result(base), View(shape, stride, offset))
         index = self._result(item)
-        return FromResult(index, self._own_view(index, shape, stride if order is not None else None))
+        return FromResult(
+            index, self._own_view(index, shape, stride if order is not None else None)
+        )
 
     def _own_view(
         self, index: int, shape: tuple[int, ...], stride: tuple[int, ...] | None
@@ -304,7 +306,9 @@ class _Reader:
         index = self._result(node, order if same_shape else None)
         result = self.results[index]
         stride = dense_strides(result.spec.shape, result.order)
-        return Mutation(placeholder, FromResult(index, self._own_view(index, result.spec.shape, stride)))
+        return Mutation(
+            placeholder, FromResult(index, self._own_view(index, result.spec.shape, stride))
+        )
 
     # --- arguments ----------------------------------------------------------------------------
 

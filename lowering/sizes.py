@@ -23,7 +23,9 @@ def expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
-def placeholder_symbols(placeholders: Sequence[fx.Node]) -> list[tuple[sympy.Expr, int, int | None]]:
+def placeholder_symbols(
+    placeholders: Sequence[fx.Node],
+) -> list[tuple[sympy.Expr, int, int | None]]:
     """Return where each symbol is read: (expression, placeholder index, dim or None).
 
     None as dim means that the placeholder is the number itself. Bare symbols come before

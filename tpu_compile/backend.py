@@ -154,7 +154,9 @@ class _GraphCompiler:
             parts=sum(isinstance(step, Part) for step in graph_plan.steps),
             fallbacks=graph_plan.fallbacks,
             inputs=tuple(
-                f"{str(value.dtype).removeprefix('torch.')}{[str(s) for s in value.shape]}".replace("'", "")
+                f"{str(value.dtype).removeprefix('torch.')}{[str(s) for s in value.shape]}".replace(
+                    "'", ""
+                )
                 for node in nodes
                 if node.op == "placeholder"
                 and isinstance(value := node.meta.get("val"), torch.Tensor)
@@ -167,7 +169,9 @@ class _GraphCompiler:
 
 def _unsupported(graph_plan: Plan) -> UnsupportedOpError:
     first, *others = graph_plan.fallbacks
-    more = f" (and {len(others)} more: {', '.join(sorted({o.op for o in others}))})" if others else ""
+    more = (
+        f" (and {len(others)} more: {', '.join(sorted({o.op for o in others}))})" if others else ""
+    )
     return UnsupportedOpError(
         f"{first.op} cannot be compiled{more}",
         where=f"{first.where}, node `{first.node}`",

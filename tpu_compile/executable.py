@@ -63,9 +63,7 @@ class Program:
             for argument in signature.arguments
             if (index := argument.placeholder) is not None
         ]
-        self._positions = [
-            argument.placeholder is not None for argument in signature.arguments
-        ]
+        self._positions = [argument.placeholder is not None for argument in signature.arguments]
         self._resident_updates = _resident_updates(lowered, dict(self._slots))
         self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
         self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
@@ -96,9 +94,11 @@ class Program:
         """
         buffers = self._run(args) if self._handlers else []
         results = self._read(buffers)
-        outputs = results if self._is_plain else [
-            _output(output, results, args) for output in self._outputs
-        ]
+        outputs = (
+            results
+            if self._is_plain
+            else [_output(output, results, args) for output in self._outputs]
+        )
         if self._mutations:
             self._write_back(results, buffers, args)
         return outputs
@@ -154,9 +154,7 @@ def _slot(
     shape, dtype = argument.spec
     if client.aliases_host_memory:
         return AliasSlot(client, shape, dtype, argument.order)
-    return CopySlot(
-        client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead)
-    )
+    return CopySlot(client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead))
 
 
 def _resident_updates(

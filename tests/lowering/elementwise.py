@@ -1,6 +1,7 @@
 """Checks many functions of the same arguments in one program, each element at its own scale.
 
-The sign of a zero counts, unless the caller says that eager itself is not consistent about it."""
+The sign of a zero counts, unless the caller says that eager itself is not consistent about it.
+"""
 
 from __future__ import annotations
 

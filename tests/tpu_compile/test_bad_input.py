@@ -57,7 +57,9 @@ def test_failing_xla_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = torch.zeros(3)
     client = platforms.current_client()
     original = client.compile
-    monkeypatch.setattr(client, "compile", lambda module, options=(): original(b"module {", options))
+    monkeypatch.setattr(
+        client, "compile", lambda module, options=(): original(b"module {", options)
+    )
     with pytest.raises(tpu_compile.CompilationError) as caught:
         run(inputs)
     assert "test_bad_input.py" in str(caught.value)

@@ -82,7 +82,9 @@ def test_explain_tells_breaks_fallbacks_and_compiles() -> None:
     loaded = json.loads(explanation.to_json())
     assert loaded["graphs"][0]["inputs"] == ["float32[2]"]
     module = nn.Linear(2, 3)
-    assert "Linear.forward" in str(tpu_compile.explain(torch.compile(module, backend="tpu"), torch.ones(1, 2)))
+    assert "Linear.forward" in str(
+        tpu_compile.explain(torch.compile(module, backend="tpu"), torch.ones(1, 2))
+    )
 
 
 def test_disk_cache_serves_another_process_state(tmp_path: Path) -> None:

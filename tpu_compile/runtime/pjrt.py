@@ -127,7 +127,9 @@ class Client:
         parts = [self.platform, self._client.platform_version, jaxlib.__version__, self.device_kind]
         if self.platform == "cpu":
             # XLA compiles for the instruction set of the machine it runs on.
-            parts.append(torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags())
+            parts.append(
+                torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags()
+            )
         return "|".join(str(part) for part in parts)
 
     def close(self) -> None:

@@ -45,9 +45,7 @@ class Residency:
         self._lock = threading.RLock()
         self._residents: dict[tuple[int, tuple[int, ...]], Resident] = {}
 
-    def find(
-        self, tensor: torch.Tensor, order: tuple[int, ...], ahead: int = 0
-    ) -> Resident | None:
+    def find(self, tensor: torch.Tensor, order: tuple[int, ...], ahead: int = 0) -> Resident | None:
         """Return the copy of `tensor` in memory order `order` if it is still true."""
         resident = self._residents.get((id(tensor), order))
         if resident is None or not resident.is_true_for(tensor, ahead):
