@@ -1,4 +1,4 @@
-"""Prints the seconds of one competitor's first call; `suites.first_call` runs it in new processes."""
+"""Prints the seconds of one competitor's first call; `suites.first_call` runs it anew each time."""
 
 from __future__ import annotations
 

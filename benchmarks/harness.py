@@ -1,7 +1,7 @@
 """Interleaved timing of several competitors on the same work, and its report.
 
-A shared machine's speed drifts, so competitors take turns within each round and only ratios taken in
-one run mean anything. A figure is the median over rounds; the spread is the interquartile range.
+A shared machine's speed drifts, so competitors take turns within each round, and only ratios taken
+in one run mean anything. A figure is the median over rounds; the spread is the interquartile range.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ Knows `torch.fx` and MLIR; knows nothing of Dynamo, PJRT or devices. Importing i
 
 from __future__ import annotations
 
-import lowering.ops
+import lowering.ops  # noqa: F401  (fills the registry)
 from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec
 from lowering.errors import LoweringError, TpuCompileError, UnsupportedOpError
 from lowering.importer import LoweredGraph, lower_graph
-from lowering.registry import REGISTRY, Padding, lowering, unsupported_reason
+from lowering.registry import REGISTRY, Padding, unsupported_reason
 
 __all__ = [
     "REGISTRY",
@@ -23,6 +23,5 @@ __all__ = [
     "TpuCompileError",
     "UnsupportedOpError",
     "lower_graph",
-    "lowering",
     "unsupported_reason",
 ]

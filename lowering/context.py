@@ -91,7 +91,7 @@ class LoweringContext:
         (`torch._prims_common.elementwise_dtypes`). `kind` defaults to plain promotion.
         """
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH if kind is None else kind
-        arguments = []
+        arguments: list[Any] = []
         for index in indices:
             value = self.argument(index)
             if isinstance(value, (list, tuple)):

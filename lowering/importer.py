@@ -88,7 +88,7 @@ class _ModuleBuilder:
             if signature.uses_rng:
                 inputs.append(tensor_type(RNG_KEY))
             results = [tensor_type(result.physical) for result in signature.results]
-            main = func.FuncOp("main", ir.FunctionType.get(inputs, results))
+            main: Any = func.FuncOp("main", ir.FunctionType.get(inputs, results))
             main.attributes["sym_visibility"] = ir.StringAttr.get("public")
             if donate:
                 main.arg_attrs = self._donations(len(inputs))
@@ -119,7 +119,7 @@ class _ModuleBuilder:
                 )
         return ir.ArrayAttr.get([ir.DictAttr.get(attribute) for attribute in attributes])
 
-    def _read_arguments(self, main: func.FuncOp) -> None:
+    def _read_arguments(self, main: Any) -> None:
         for argument, value in zip(self.signature.arguments, main.arguments, strict=False):
             self.values[argument.node] = _logical(argument, value)
         if self.signature.uses_rng:
@@ -141,7 +141,7 @@ class _ModuleBuilder:
 
     def _lower_node(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
-            return self.values[node.args[0]][node.args[1]]
+            return self.values[node.all_input_nodes[0]][node.args[1]]
         rule = REGISTRY.get(node.target)
         if rule is None:
             raise unsupported_op(node, "it has no lowering")

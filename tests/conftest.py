@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,8 +9,7 @@ import tpu_compile
 
 
 @pytest.fixture(autouse=True)
-def fresh_state() -> Iterator[None]:
+def fresh_state() -> None:
     """Reset Dynamo, the programs and the counters; seed torch."""
     tpu_compile.reset()
     torch.manual_seed(0)
-    yield

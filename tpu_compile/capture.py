@@ -1,13 +1,13 @@
 """AOTAutograd around our compiler: functional forward, backward and inference graphs.
 
 The only module that calls torch's private capture machinery: a new torch release is this file's
-work. Decompositions are `lowering.decompositions`; what becomes of a graph is the caller's business.
+work. Decompositions are `lowering.decompositions`; what becomes of a graph is the caller's.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -143,8 +143,9 @@ def raise_through_dynamo(error: TpuCompileError) -> TpuCompileError:
 
 
 @functools.cache
-def _dynamo_class(kind: type[TpuCompileError]) -> Any:
-    return type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+def _dynamo_class(kind: Hashable) -> Any:
+    name, module = kind.__name__, kind.__module__  # type: ignore[attr-defined]
+    return type(name, (kind, ShortenTraceback), {"__module__": module})
 
 
 def is_strided(value: Any) -> bool:

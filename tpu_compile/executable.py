@@ -80,7 +80,7 @@ class Program:
         """Upload the large constants of the graph module, which the module takes as arguments."""
         for argument in lowered.signature.arguments:
             if argument.placeholder is None:
-                value = graph_module
+                value: Any = graph_module
                 for name in str(argument.node.target).split("."):
                     value = getattr(value, name)
                 dense = value.detach().permute(argument.order).contiguous()

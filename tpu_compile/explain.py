@@ -14,6 +14,7 @@ from torch._dynamo.eval_frame import innermost_fn
 
 from tpu_compile import backend
 from tpu_compile.backend import GraphReport
+from tpu_compile.partition import Fallback
 from tpu_compile.stats import CompileRecord, stats
 
 
@@ -34,7 +35,7 @@ class Explanation:
         )
 
     @property
-    def fallbacks(self) -> tuple[backend.Fallback, ...]:
+    def fallbacks(self) -> tuple[Fallback, ...]:
         """Every op that runs in eager PyTorch, with its line and the reason."""
         return tuple(fallback for graph in self.graphs for fallback in graph.fallbacks)
 

@@ -138,7 +138,7 @@ def _last_uses(
         for source in node.all_input_nodes:
             last.pop(source, None)
             if source.target is aten.copy_.default:
-                last.pop(source.args[1], None)  # type: ignore[call-overload]
+                last.pop(source.args[1], None)  # type: ignore[arg-type]
     uses: dict[int, list[fx.Node]] = {}
     for node, number in last.items():
         if node.op != "get_attr":

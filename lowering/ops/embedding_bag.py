@@ -198,7 +198,7 @@ def embedding_renorm(
     named = hlo.full(spec_of(indices).shape, torch.bool, True)
     named = put(hlo.full(spec.shape[:1], torch.bool, False), [0], [indices], named, overwrite)
     norm = _row_norm(rows, norm_type)
-    factor = stablehlo.divide(
+    factor: ir.Value = stablehlo.divide(
         hlo.full_like(norm, max_norm), stablehlo.add(norm, hlo.full_like(norm, 1e-7))
     )
     exceeds = stablehlo.and_(named, hlo.compare(norm, hlo.full_like(norm, max_norm), "GT"))

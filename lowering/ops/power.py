@@ -41,7 +41,7 @@ def scalar_power(operand: ir.Value, exponent: hlo.Scalar) -> ir.Value:
     whole = not isinstance(exponent, complex) and float(exponent).is_integer()
     if whole and abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:  # type: ignore[arg-type]
         power = repeated_product(operand, abs(int(exponent)))  # type: ignore[arg-type]
-        return reciprocal(power) if exponent < 0 else power  # type: ignore[operator]
+        return reciprocal(power) if exponent < 0 else power
     return stablehlo.power(operand, hlo.full_like(operand, exponent))
 
 

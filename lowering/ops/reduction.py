@@ -145,7 +145,8 @@ def _moments(
     deviation = stablehlo.subtract(operand, hlo.broadcast_in_dim(mean, spec.shape, kept))
     square = stablehlo.multiply(deviation, conjugate(deviation))
     total = hlo.reduce_sum(hlo.convert(square, real_dtype(spec.dtype)), dims)
-    count = element_count(operand, dims) - (1 if correction is None else correction)  # type: ignore[operator]
+    correction = 1 if correction is None else correction
+    count = element_count(operand, dims) - correction
     return stablehlo.divide(total, hlo.full_like(total, max(count, 0))), mean
 
 

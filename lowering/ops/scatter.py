@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -53,7 +54,8 @@ Write = Callable[[ir.Value, ir.Value, Combiner], ir.Value]
 # --- along one dim -------------------------------------------------------------------------------
 
 
-class _AlongDim(NamedTuple):
+@dataclass(frozen=True)
+class _AlongDim:
     """The operands of a scatter along a dim, with 0-d tensors made 1-d."""
 
     operand: ir.Value

@@ -173,7 +173,7 @@ def _median(ctx: LoweringContext, rows: ir.Value, dim: int, *, ignore_nan: bool)
         last = stablehlo.maximum(
             stablehlo.subtract(count, hlo.full_like(count, 1)), hlo.full_like(count, 0)
         )
-        place = stablehlo.divide(last, hlo.full_like(last, 2))
+        place: ir.Value = stablehlo.divide(last, hlo.full_like(last, 2))
     else:
         complete = hlo.compare(count, hlo.full_like(count, size), "EQ")
         place = hlo.select(complete, hlo.full_like(count, (size - 1) // 2), count)

@@ -58,7 +58,7 @@ def zeta(order: ir.Value, start: ir.Value) -> ir.Value:
     one, zero = hlo.full_like(order, 1), hlo.full_like(order, 0)
     whole_start = hlo.compare(start, stablehlo.floor(start), "EQ")
     whole_order = hlo.compare(order, stablehlo.floor(order), "EQ")
-    value = chlo.zeta(order, start)
+    value: ir.Value = chlo.zeta(order, start)
     left = hlo.select(whole_start, infinity, hlo.select(whole_order, value, nan))
     value = hlo.select(hlo.compare(start, zero, "LE"), left, value)
     value = hlo.select(hlo.compare(order, one, "LT"), nan, value)
