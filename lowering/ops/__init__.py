@@ -5,6 +5,7 @@ from __future__ import annotations
 from lowering.ops import (
     activation,
     arithmetic,
+    bessel,
     bitwise,
     comparison,
     complex_numbers,
@@ -23,6 +24,7 @@ from lowering.registry import REGISTRY
 __all__ = [
     "activation",
     "arithmetic",
+    "bessel",
     "bitwise",
     "comparison",
     "complex_numbers",
