@@ -199,6 +199,20 @@ def linalg_vector_norm(
     return finish(ctx, _norm(magnitude, float(order), dims))  # type: ignore[arg-type]
 
 
+@lowering(aten.dist.default, padding=Padding.MASKED)
+def dist(
+    ctx: LoweringContext, operand: ir.Value, other: ir.Value, order: hlo.Scalar = 2
+) -> ir.Value:
+    """The vector norm of the difference of two broadcast tensors."""
+    dtype = opmath_dtype(ctx.promoted_dtype(0, 1))
+    difference = stablehlo.subtract(
+        *hlo.broadcast(hlo.convert(operand, dtype), hlo.convert(other, dtype))
+    )
+    magnitude = stablehlo.abs(difference)
+    dims = range(spec_of(magnitude).rank)
+    return finish(ctx, _norm(magnitude, float(order), dims))  # type: ignore[arg-type]
+
+
 def _norm(magnitude: ir.Value, order: float, dims: Sequence[int]) -> ir.Value:
     dtype = spec_of(magnitude).dtype
     if order == math.inf:

@@ -1,4 +1,4 @@
-"""Gamma, error, Bessel and zeta functions.
+"""Gamma, error and zeta functions; Bessel functions are in `bessel`.
 
 Narrow floats are computed in float32, as in torch's CPU kernels.
 """

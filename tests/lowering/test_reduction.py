@@ -147,6 +147,17 @@ def test_vector_norm(order, dtype):
     )
 
 
+def test_distance():
+    check(
+        lambda a, b: [
+            *(torch.dist(a, b, order) for order in (0, 1, 2, 3, INF)),
+            torch.dist(a.bfloat16(), b.bfloat16()),
+        ],
+        torch.randn(3, 4),
+        torch.randn(4),
+    )
+
+
 def test_vector_norm_of_hard_values():
     check(
         lambda x, empty, number: [
