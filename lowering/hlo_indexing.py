@@ -128,7 +128,8 @@ def _scatter(
     )
     element = tensor_type(TensorSpec((), spec_of(operand).dtype))
     hlo.fill_region(op.regions[0], [element, element], lambda old, new: [combine(old, new)])
-    return op.results[0]
+    written: ir.Value = op.results[0]
+    return written
 
 
 def put(

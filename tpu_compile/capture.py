@@ -7,7 +7,7 @@ work. Decompositions are `lowering.decompositions`; what becomes of a graph is t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -143,8 +143,8 @@ def raise_through_dynamo(error: TpuCompileError) -> TpuCompileError:
 
 
 @functools.cache
-def _dynamo_class(kind: Hashable) -> Any:
-    name, module = kind.__name__, kind.__module__  # type: ignore[attr-defined]
+def _dynamo_class(kind: Any) -> Any:
+    name, module = kind.__name__, kind.__module__
     return type(name, (kind, ShortenTraceback), {"__module__": module})
 
 

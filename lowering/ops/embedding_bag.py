@@ -202,8 +202,8 @@ def embedding_renorm(
         hlo.full_like(norm, max_norm), stablehlo.add(norm, hlo.full_like(norm, 1e-7))
     )
     exceeds = stablehlo.and_(named, hlo.compare(norm, hlo.full_like(norm, max_norm), "GT"))
-    factor = hlo.broadcast_in_dim(factor, spec.shape, [0])
-    scaled = hlo.convert(stablehlo.multiply(rows, factor), spec.dtype)
+    spread = hlo.broadcast_in_dim(factor, spec.shape, [0])
+    scaled = hlo.convert(stablehlo.multiply(rows, spread), spec.dtype)
     return hlo.select(hlo.broadcast_in_dim(exceeds, spec.shape, [0]), scaled, weight)
 
 

@@ -38,10 +38,10 @@ def scalar_power(operand: ir.Value, exponent: hlo.Scalar) -> ir.Value:
         return stablehlo.sqrt(operand)
     if exponent == -0.5:
         return stablehlo.rsqrt(operand)
-    whole = not isinstance(exponent, complex) and float(exponent).is_integer()
-    if whole and abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:  # type: ignore[arg-type]
-        power = repeated_product(operand, abs(int(exponent)))  # type: ignore[arg-type]
-        return reciprocal(power) if exponent < 0 else power
+    if not isinstance(exponent, complex) and float(exponent).is_integer():
+        if abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:
+            power = repeated_product(operand, abs(int(exponent)))
+            return reciprocal(power) if exponent < 0 else power
     return stablehlo.power(operand, hlo.full_like(operand, exponent))
 
 

@@ -254,7 +254,7 @@ def _end(dtype: torch.dtype) -> int:
     if dtype is torch.bool:
         return 2
     if dtype.is_floating_point:
-        return 2 ** mantissa_digits(dtype) + 1
+        return (1 << mantissa_digits(dtype)) + 1
     return torch.iinfo(dtype).max + 1
 
 

@@ -146,7 +146,7 @@ def _moments(
     square = stablehlo.multiply(deviation, conjugate(deviation))
     total = hlo.reduce_sum(hlo.convert(square, real_dtype(spec.dtype)), dims)
     correction = 1 if correction is None else correction
-    count = element_count(operand, dims) - correction
+    count = element_count(operand, dims) - float(correction.real)
     return stablehlo.divide(total, hlo.full_like(total, max(count, 0))), mean
 
 

@@ -59,13 +59,13 @@ class _AlongDim:
     """The operands of a scatter along a dim, with 0-d tensors made 1-d."""
 
     operand: ir.Value
-    index: ir.Value
+    positions: ir.Value
     updates: ir.Value
     dim: int
 
     def write(self, operand: ir.Value, updates: ir.Value, combine: Combiner) -> ir.Value:
         """Return `operand` with `updates` combined in."""
-        return put_along(operand, self.index, self.dim, updates, combine)
+        return put_along(operand, self.positions, self.dim, updates, combine)
 
 
 def _along_dim(
@@ -108,7 +108,7 @@ def scatter_add(
     ctx: LoweringContext, operand: ir.Value, dim: int, index: ir.Value, src: ir.Value
 ) -> ir.Value:
     """`result[..., index[..., i, ...], ...] += src[..., i, ...]` along `dim`; bools are or-ed."""
-    return scatter_reduce(ctx, operand, dim, index, src, "sum")
+    return _scatter_reduce(ctx, _along_dim(operand, dim, index, src), "sum", include_self=True)
 
 
 @lowering(
@@ -133,6 +133,12 @@ def scatter_reduce(
     index names keep their value.
     """
     along = _along_dim(operand, dim, index, src)
+    return _scatter_reduce(ctx, along, reduce, include_self=include_self)
+
+
+def _scatter_reduce(
+    ctx: LoweringContext, along: _AlongDim, reduce: str, *, include_self: bool
+) -> ir.Value:
     reduced = _reduce_into(
         along.operand, along.updates, reduce, along.write, include_self=include_self
     )

@@ -46,7 +46,11 @@ def sort(
     ctx: LoweringContext, operand: ir.Value, dim: int = -1, descending: bool = False
 ) -> tuple[ir.Value, ir.Value]:
     """Values sorted along `dim` and their old positions (int64); always stable."""
-    shape = ctx.result.shape
+    return _sort(operand, dim, descending)
+
+
+def _sort(operand: ir.Value, dim: int, descending: bool) -> Sorted:
+    shape = spec_of(operand).shape
     rows = _as_rows(operand)
     axis = hlo.canonical_dim(dim, len(shape))
     values, positions = sort_with_positions(rows, axis, descending=descending)
@@ -63,7 +67,7 @@ def sort_stable(
     descending: bool = False,
 ) -> tuple[ir.Value, ir.Value]:
     """As `sort`."""
-    return sort(ctx, operand, dim, descending)
+    return _sort(operand, dim, descending)
 
 
 @lowering(aten.topk.default, padding=Padding.INDEXED)
@@ -170,9 +174,8 @@ def _median(ctx: LoweringContext, rows: ir.Value, dim: int, *, ignore_nan: bool)
     number = hlo.convert(stablehlo.not_(hlo.is_nan(rows)), torch.int32)
     count = hlo.expand_dims(hlo.reduce_sum(number, [dim]), [dim])
     if ignore_nan:
-        last = stablehlo.maximum(
-            stablehlo.subtract(count, hlo.full_like(count, 1)), hlo.full_like(count, 0)
-        )
+        last = stablehlo.subtract(count, hlo.full_like(count, 1))
+        last = stablehlo.maximum(last, hlo.full_like(last, 0))
         place: ir.Value = stablehlo.divide(last, hlo.full_like(last, 2))
     else:
         complete = hlo.compare(count, hlo.full_like(count, size), "EQ")

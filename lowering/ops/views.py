@@ -116,9 +116,12 @@ def split_with_sizes(
     ctx: LoweringContext, operand: ir.Value, split_sizes: Sequence[int], dim: int = 0
 ) -> tuple[ir.Value, ...]:
     """Consecutive pieces of the given sizes along `dim`; any dtype."""
-    dim %= spec_of(operand).rank
+    return _pieces(operand, split_sizes, dim % spec_of(operand).rank)
+
+
+def _pieces(operand: ir.Value, sizes: Sequence[int], dim: int) -> tuple[ir.Value, ...]:
     pieces, start = [], 0
-    for size in split_sizes:
+    for size in sizes:
         pieces.append(hlo.slice_in_dim(operand, start, start + size, dim=dim))
         start += size
     return tuple(pieces)
@@ -131,7 +134,7 @@ def split_copy(
     """Consecutive pieces of `split_size` along `dim`, the last one maybe shorter."""
     dim %= spec_of(operand).rank
     sizes = [spec.shape[dim] for spec in ctx.results if spec is not None]
-    return split_with_sizes(ctx, operand, sizes, dim)
+    return _pieces(operand, sizes, dim)
 
 
 @lowering(aten.unbind_copy.int, padding=Padding.INDEXED)

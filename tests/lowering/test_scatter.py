@@ -33,7 +33,7 @@ def test_scatter(dtype):
     check(function, x, index, src, x[1, 1], torch.tensor(0))
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8, torch.bool])
 def test_scatter_add(dtype):
     def function(x, index, src):
         return [
@@ -48,7 +48,7 @@ def test_scatter_add(dtype):
 
 
 @pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_scatter_reduce(dtype, include_self):
     def function(x, index, src):
         return [x.scatter_reduce(1, index, src, mode, include_self=include_self) for mode in MODES]
@@ -58,6 +58,7 @@ def test_scatter_reduce(dtype, include_self):
     check(function, x, positions([0, 0, 1, 0], [3, 3, 0, 1]), src)
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument")
 def test_scatter_reduce_special_values():
     def function(x, index, src, flags, other):
         return [
@@ -94,13 +95,13 @@ def test_index_reduce(include_self):
         return results
 
     x, source = torch.tensor([[-5, 7], [3, 2]]), torch.tensor([[-2, 4], [3, 2], [-7, 5]])
-    for dtype in (torch.float32, torch.float16, torch.int64):
+    for dtype in (torch.float16, torch.int64):
         given = x.to(dtype)
         check(function, given, positions(1, 0, 1), source.to(dtype), given[0, 0], torch.tensor(0))
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8, torch.bool])
 def test_index_put(dtype, accumulate):
     """Index dims of the values stand as in `x[...]`; single values and rows broadcast."""
 

@@ -7,7 +7,8 @@ import torch
 
 from tests.lowering.running import check
 
-DTYPES = [torch.float32, torch.bfloat16, torch.bool]
+# Ops that move data treat every dtype alike; these are the ones XLA stores in its own way too.
+DTYPES = [torch.bfloat16, torch.bool]
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
