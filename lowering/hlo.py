@@ -38,7 +38,9 @@ def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
     """Return a splat constant of `shape` and `dtype`; `fill` is cast as torch casts a scalar."""
     if dtype.is_complex:
         # The bindings have no complex attribute, and so no splat of one.
-        array = numpy.array(fill, dtype="complex64" if dtype is torch.complex64 else "complex128")
+        array: Any = numpy.array(
+            fill, dtype="complex64" if dtype is torch.complex64 else "complex128"
+        )
         attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
         return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
     kind = tensor_type(TensorSpec(tuple(shape), dtype))
@@ -89,9 +91,8 @@ def constant(tensor: torch.Tensor) -> ir.Value:
         and tensor.dtype is not torch.float16
     ):
         tensor = tensor.view(_BITS_VIEW[tensor.dtype.itemsize])
-    attribute = ir.DenseElementsAttr.get(
-        numpy.ascontiguousarray(tensor.numpy()), type=element_type(spec.dtype), shape=spec.shape
-    )
+    data: Any = numpy.ascontiguousarray(tensor.numpy())
+    attribute = ir.DenseElementsAttr.get(data, type=element_type(spec.dtype), shape=spec.shape)
     return stablehlo.constant(attribute)
 
 
@@ -344,7 +345,7 @@ def reduce_window(
 
 def pair_attribute(pairs: Sequence[tuple[int, int]]) -> ir.Attribute:
     """Return low and high paddings as the `[rank, 2]` attribute that window ops take."""
-    array = numpy.array(pairs, dtype=numpy.int64).reshape(len(pairs), 2)
+    array: Any = numpy.array(pairs, dtype=numpy.int64).reshape(len(pairs), 2)
     return ir.DenseIntElementsAttr.get(array)
 
 

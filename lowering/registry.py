@@ -84,7 +84,7 @@ class Registry:
 
     def get(self, overload: object) -> Rule | None:
         """Return the rule of `overload`, or None."""
-        return self._rules.get(overload)  # type: ignore[call-overload, no-any-return]
+        return self._rules.get(overload)  # type: ignore[call-overload]
 
     def __contains__(self, overload: object) -> bool:
         return overload in self._rules

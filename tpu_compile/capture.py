@@ -40,8 +40,8 @@ def compile_captured(
             gives a callable on the list of its inputs.
     """
 
-    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
-        def compile_one(graph: fx.GraphModule, _: Sequence[Any]) -> Compiled:
+    def compiler(kind: str) -> Callable[..., Any]:
+        def compile_one(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             return _boxed(compile_graph(graph, kind))
 
         return compile_one
@@ -54,10 +54,10 @@ def compile_captured(
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         keep_inference_input_mutations=True,
     )
-    return backend(graph_module, list(example_inputs))  # type: ignore[no-any-return]
+    return backend(graph_module, list(example_inputs))
 
 
-def _boxed(compiled: Compiled) -> Compiled:
+def _boxed(compiled: Compiled) -> Callable[..., Any]:
     """Mark `compiled` as taking its inputs in one list, which AOTAutograd then lets go of."""
 
     def call(args: list[Any]) -> Any:
@@ -112,7 +112,7 @@ def hinted_sizes() -> dict[Any, int | float]:
     context = TracingContext.try_get()
     if context is None or context.fake_mode is None or context.fake_mode.shape_env is None:
         return {}
-    hints = {}
+    hints: dict[Any, int | float] = {}
     for symbol, hint in _hints(context.fake_mode.shape_env).items():
         hints[symbol] = int(hint)
     return hints
@@ -134,7 +134,8 @@ def raise_through_dynamo(error: TpuCompileError) -> TpuCompileError:
     """
     if isinstance(error, ShortenTraceback):
         return error
-    kind = _dynamo_class(type(error))
+    own: Any = type(error)
+    kind = _dynamo_class(own)
     shown = kind.__new__(kind)
     shown.__dict__.update(error.__dict__)
     shown.args = error.args

@@ -38,10 +38,13 @@ def scalar_power(operand: ir.Value, exponent: hlo.Scalar) -> ir.Value:
         return stablehlo.sqrt(operand)
     if exponent == -0.5:
         return stablehlo.rsqrt(operand)
-    if not isinstance(exponent, complex) and float(exponent).is_integer():
-        if abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:
-            power = repeated_product(operand, abs(int(exponent)))
-            return reciprocal(power) if exponent < 0 else power
+    if (
+        not isinstance(exponent, complex)
+        and float(exponent).is_integer()
+        and abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT
+    ):
+        power = repeated_product(operand, abs(int(exponent)))
+        return reciprocal(power) if exponent < 0 else power
     return stablehlo.power(operand, hlo.full_like(operand, exponent))
 
 

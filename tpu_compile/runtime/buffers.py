@@ -29,7 +29,8 @@ class AliasSlot:
         self._order = tuple(order)
         self._identity = self._order == tuple(range(len(self._order)))
         self._plan = client.put_plan([shape[dim] for dim in order], dtype)
-        self._forget()
+        self._kept: tuple[int | None, Any] = (None, None)
+        self._reference: weakref.ref[torch.Tensor] | None = None
 
     def array(self, tensor: torch.Tensor) -> Any:
         """Return an array with the tensor's present data."""
@@ -52,8 +53,8 @@ class AliasSlot:
             self._reference = weakref.ref(tensor, self._forget)
 
     def _forget(self, _: object = None) -> None:
-        self._kept: tuple[int | None, Any] = (None, None)
-        self._reference: object = None
+        self._kept = (None, None)
+        self._reference = None
 
 
 class CopySlot:

@@ -26,7 +26,7 @@ import jaxlib
 import ml_dtypes
 import numpy
 import torch
-from jaxlib import _jax
+from jaxlib import _jax  # type: ignore[attr-defined]
 from jaxlib import xla_client as xc
 
 from tpu_compile.errors import CompilationError, DeviceError, OptionError
@@ -192,7 +192,7 @@ class Client:
         On the CPU client the tensor shares the array's memory.
         """
         if self.aliases_host_memory and dtype not in _NO_DLPACK:
-            return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))  # type: ignore[no-any-return]
+            return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))
         host, _ = array._single_device_array_to_np_array_did_copy()
         bits = _AS_BITS.get(dtype)
         if bits is None:
@@ -289,7 +289,7 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (xc.XlaRuntimeError,)
 
 def execute(executable: Any, arrays: list[Any], handlers: list[Any]) -> list[Any]:
     """Start `executable` on `arrays` and return its result arrays; does not wait for them."""
-    return executable.execute_sharded(arrays).consume_with_handlers(handlers)  # type: ignore[no-any-return]
+    return executable.execute_sharded(arrays).consume_with_handlers(handlers)
 
 
 # --- opening a client ------------------------------------------------------------------------
