@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lowering import hlo
 from lowering.context import LoweringContext, LoweringOptions, unsupported_op
@@ -63,7 +64,9 @@ def lower_graph(
     options = LoweringOptions() if options is None else options
     sizes = Sizes(bindings)
     signature = read_signature(graph_module, sizes)
-    with create_context(), ir.Location.unknown():
+    # Rules compute small tables with torch: on the CPU and for real, whatever mode or default
+    # device the user has set around the first call.
+    with torch.device("cpu"), _disable_current_modes(), create_context(), ir.Location.unknown():
         builder = _ModuleBuilder(graph_module, signature, LoweringContext(options, sizes))
         return LoweredGraph(builder.build(donate=donate), signature, options)
 
@@ -146,6 +149,9 @@ class _ModuleBuilder:
         if rule is None:
             raise unsupported_op(node, "it has no lowering")
         self.context.enter(node)
+        reason = None if rule.check is None else rule.check(node)
+        if reason is not None:
+            raise unsupported_op(node, reason)
         args = [self._argument(argument) for argument in node.args]
         kwargs = {
             name: self._argument(argument)

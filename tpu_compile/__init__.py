@@ -21,7 +21,7 @@ from tpu_compile.options import CompileOptions
 from tpu_compile.public import explain, invalidate, register_lowering, reset
 from tpu_compile.registration import register_backends
 from tpu_compile.runtime.platforms import set_platform
-from tpu_compile.stats import (
+from tpu_compile.statistics import (
     CompileRecord,
     CompileStats,
     expect_compiles,

@@ -24,7 +24,7 @@ from tpu_compile.partition import Fallback, Part, Plan, plan
 from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once
 from tpu_compile.runtime.pjrt import Client
 from tpu_compile.runtime.platforms import current_client
-from tpu_compile.stats import RECORDER
+from tpu_compile.statistics import RECORDER
 
 
 def tpu(

@@ -26,7 +26,7 @@ from tpu_compile.options import CompileOptions
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.buffers import AliasSlot, CopySlot
 from tpu_compile.runtime.cache import ProgramCache, program_key
-from tpu_compile.stats import RECORDER, CompileRecord
+from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
 

@@ -16,15 +16,15 @@ from tpu_compile.runtime.platforms import opened_client
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-    from tpu_compile.explain import Explanation
+    from tpu_compile.explanation import Explanation
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Run `function` once through the backend and return what became of it.
 
-    See `tpu_compile.explain.Explanation`; printable, and `.to_json()`.
+    See `tpu_compile.explanation.Explanation`; printable, and `.to_json()`.
     """
-    from tpu_compile.explain import explain as run
+    from tpu_compile.explanation import explain as run
 
     return run(function, *args, **kwargs)
 

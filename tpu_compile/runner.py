@@ -13,7 +13,7 @@ from lowering.sizes import SYMBOLIC, Sizes, bind, placeholder_symbols
 from tpu_compile.errors import FallbackWarning
 from tpu_compile.executable import GraphExecutable
 from tpu_compile.partition import EagerOp, Fallback, Part, Plan, resolve_arguments
-from tpu_compile.stats import RECORDER
+from tpu_compile.statistics import RECORDER
 
 aten = torch.ops.aten
 

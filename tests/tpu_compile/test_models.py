@@ -61,7 +61,7 @@ def vit() -> Case:
         image_size=16,
         patch_size=4,
     )
-    model = transformers.ViTModel(config).eval()
+    model = transformers.ViTModel(config, add_pooling_layer=False).eval()
     inputs = torch.randn(2, 3, 16, 16)
     return model, lambda m: m(pixel_values=inputs).last_hidden_state
 
@@ -78,7 +78,7 @@ def bert() -> Case:
         num_attention_heads=4,
         intermediate_size=37,
     )
-    model = transformers.BertModel(config).eval()
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
     tokens = _token_ids(3, 11)
     mask = torch.ones(3, 11, dtype=torch.long)
     mask[1, 6:] = 0

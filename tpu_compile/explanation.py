@@ -15,7 +15,7 @@ from torch._dynamo.eval_frame import innermost_fn
 from tpu_compile import backend
 from tpu_compile.backend import GraphReport
 from tpu_compile.partition import Fallback
-from tpu_compile.stats import CompileRecord, stats
+from tpu_compile.statistics import CompileRecord, stats
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def test_counters_of_one_function() -> None:
     assert stats.lowering_seconds > 0
     assert dict(stats.fallback_ops) == {}
     (record,) = stats.records
-    assert "test_stats.py:" in record.where
+    assert "test_statistics.py:" in record.where
     assert record.inputs == ("float32[2]",)
     assert record.reason == "first program of this graph"
     tpu_compile.reset_stats()
@@ -76,7 +76,7 @@ def test_explain_tells_breaks_fallbacks_and_compiles() -> None:
     explanation = tpu_compile.explain(function, torch.ones(2))
     assert len(explanation.graphs) == 2
     assert len(explanation.graph_breaks) == 1
-    assert "test_stats.py:" in explanation.graph_breaks[0]
+    assert "test_statistics.py:" in explanation.graph_breaks[0]
     assert "2 graphs, 1 graph breaks, 0 fallbacks" in str(explanation)
     loaded = json.loads(explanation.to_json())
     assert loaded["graphs"][0]["inputs"] == ["float32[2]"]
