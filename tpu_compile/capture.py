@@ -6,8 +6,13 @@ work. Decompositions are `lowering.decompositions`; what becomes of a graph is t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,9 +22,16 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
+import lowering
 from lowering.decompositions import decomposition_table
 from lowering.source import source_line
 from tpu_compile.errors import TpuCompileError
+
+_INTERNAL_FOLDERS = tuple(
+    str(Path(module_file).parent) + os.sep
+    for module_file in (torch.__file__, lowering.__file__, __file__, contextlib.__file__)
+    if module_file is not None
+)
 
 Compiled = Callable[[Sequence[Any]], Any]
 CompileGraph = Callable[[fx.GraphModule, str], Compiled]
@@ -68,12 +80,30 @@ def _boxed(compiled: Compiled) -> Callable[..., Any]:
 
 
 def function_name(graph_module: fx.GraphModule) -> tuple[str, str]:
-    """Return the name and the `file:line` of the user's function behind a Dynamo graph."""
-    for node in graph_module.graph.nodes:
-        if node.op != "placeholder" and node.meta.get("stack_trace"):
+    """Return the name and the `file:line` of the user's function behind a Dynamo graph.
+
+    Modules made of torch's own leave no line of the user's; then it is the line of the call.
+    """
+    operations = [node for node in graph_module.graph.nodes if node.op.startswith("call_")]
+    for node in operations:
+        if node.meta.get("stack_trace"):
             line = source_line(node)
             return _qualified(line.function or "function", node), str(line)
-    return "function", "unknown line"
+    for node in operations:
+        if node.meta.get("nn_module_stack"):
+            return _qualified("forward", node), _line_of_call()
+    return "function", _line_of_call()
+
+
+def _line_of_call() -> str:
+    """Return the innermost line on this thread's stack that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_INTERNAL_FOLDERS) and not file.startswith("<"):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown line"
 
 
 def _qualified(function: str, node: fx.Node) -> str:
