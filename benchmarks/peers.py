@@ -78,11 +78,13 @@ def torch_xla2(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Call:
 
 
 def _import_torch_xla2() -> Any:
+    """Import torch-xla2, after which Dynamo can trace nothing more in this process.
+
+    It registers a device of its own, and Dynamo then asks torch for that device's streams.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torch_xla2
-
-        torch_xla2.disable_globally() if hasattr(torch_xla2, "_enabled") else None
     return torch_xla2
 
 
@@ -99,7 +101,10 @@ PEERS: dict[str, Maker] = {
 def make_calls(
     module: nn.Module, inputs: Sequence[torch.Tensor], names: Sequence[str]
 ) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the calls of the named peers, warmed up, and why others cannot take part."""
+    """Return the calls of the named peers, warmed up, and why others cannot take part.
+
+    The ones that Dynamo traces must come before those that import torch-xla2.
+    """
     calls: dict[str, Call] = {}
     left_out: dict[str, str] = {}
     for name in names:

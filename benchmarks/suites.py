@@ -51,19 +51,22 @@ class Gpt2(nn.Module):
         return self.model(input_ids=tokens).logits  # type: ignore[no-any-return]
 
 
-def overhead(*, quick: bool) -> list[Result]:
-    """Time one call with 1 and with 100 parameters of 8 elements each, without gradients."""
-    results = []
+def _overhead(parameters: int, *, quick: bool) -> list[Result]:
+    names = ["tpu_compile", "eager", "inductor", "aot no-op", "jax.jit", "torch-xla2"]
     with torch.no_grad():
-        for count in (1, 100):
-            calls, left_out = peers.make_calls(
-                Adder(count),
-                [torch.ones(8)],
-                ["tpu_compile", "eager", "inductor", "aot no-op", "jax.jit", "torch-xla2"],
-            )
-            timings = interleave(calls, rounds=3 if quick else 21)
-            results.append(Result(f"call overhead, {count} parameters", timings, left_out))
-    return results
+        calls, left_out = peers.make_calls(Adder(parameters), [torch.ones(8)], names)
+        timings = interleave(calls, rounds=3 if quick else 21)
+    return [Result(f"call overhead, {parameters} parameters", timings, left_out)]
+
+
+def overhead_of_one(*, quick: bool) -> list[Result]:
+    """Time one call with one parameter of 8 elements, without gradients."""
+    return _overhead(1, quick=quick)
+
+
+def overhead_of_hundred(*, quick: bool) -> list[Result]:
+    """Time one call with 100 parameters of 8 elements, without gradients."""
+    return _overhead(100, quick=quick)
 
 
 def _gpt2(*, quick: bool) -> tuple[nn.Module, torch.Tensor]:
@@ -136,7 +139,8 @@ def time_first_call(name: str, *, quick: bool) -> float:
 
 
 SUITES: dict[str, Callable[..., list[Result]]] = {
-    "overhead": overhead,
+    "overhead-1": overhead_of_one,
+    "overhead-100": overhead_of_hundred,
     "gpt2-forward": gpt2_forward,
     "gpt2-training": gpt2_training,
     "first-call": first_call,

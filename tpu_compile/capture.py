@@ -11,7 +11,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,10 +26,14 @@ from lowering.decompositions import decomposition_table
 from lowering.source import source_line
 from tpu_compile.errors import TpuCompileError
 
-_INTERNAL_FOLDERS = tuple(
-    str(Path(module_file).parent) + os.sep
-    for module_file in (torch.__file__, lowering.__file__, __file__, contextlib.__file__)
-    if module_file is not None
+# Frames that are never the user's: torch, this project, and the decorators between them.
+_INTERNAL_FILES = (
+    *(
+        os.path.dirname(str(file)) + os.sep
+        for file in (torch.__file__, lowering.__file__, __file__)
+    ),
+    contextlib.__file__,
+    "<",
 )
 
 Compiled = Callable[[Sequence[Any]], Any]
@@ -100,7 +103,7 @@ def _line_of_call() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_INTERNAL_FOLDERS) and not file.startswith("<"):
+        if not file.startswith(_INTERNAL_FILES):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return "unknown line"
