@@ -93,7 +93,7 @@ class Program:
         Nothing of the user's is written before every result is there.
         """
         buffers = self._run(args) if self._handlers else []
-        results = self._read(buffers)
+        results = self._read(buffers, args)
         outputs = (
             results
             if self._is_plain
@@ -116,18 +116,22 @@ class Program:
         try:
             buffers = pjrt.execute(self._executable, arrays, self._handlers)
         except pjrt.RUNTIME_ERRORS as error:
-            client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
-            raise _run_failed(error) from error
-        RECORDER.count("executions")
+            raise self._failed(error, args) from error
+        RECORDER.count_execution()
         return buffers
 
-    def _read(self, buffers: list[Any]) -> list[torch.Tensor]:
+    def _read(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
         """Return the results as tensors, once the device has computed them."""
         read = self._client.read
         try:
             return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
         except pjrt.RUNTIME_ERRORS as error:
-            raise _run_failed(error) from error
+            raise self._failed(error, args) from error
+
+    def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
+        """Return the error to raise; donated copies are gone, so they are forgotten."""
+        self._client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
+        return DeviceError("A compiled graph failed while it ran", why=str(error))
 
     def _with_constants(self, arrays: list[Any]) -> list[Any]:
         given, constants = iter(arrays), iter(self._constants)
@@ -142,10 +146,6 @@ class Program:
                 args[mutation.placeholder].copy_(value)
         for placeholder, result, slot in self._resident_updates:
             slot.replace(args[placeholder], buffers[result])
-
-
-def _run_failed(error: Exception) -> DeviceError:
-    return DeviceError("A compiled graph failed while it ran", why=str(error))
 
 
 def _slot(

@@ -66,6 +66,12 @@ class Recorder:
         self._seconds: collections.Counter[str] = collections.Counter()
         self._fallbacks: collections.Counter[str] = collections.Counter()
         self._records: list[CompileRecord] = []
+        self._executions = 0
+
+    def count_execution(self) -> None:
+        """Count one run of a program; apart from the other counters because it is on every call."""
+        with self._lock:
+            self._executions += 1
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to the counter `name`, a field of `CompileStats`."""
@@ -93,6 +99,7 @@ class Recorder:
         """Return the counters as they are now."""
         with self._lock:
             return CompileStats(
+                executions=self._executions,
                 **self._counters,
                 **self._seconds,
                 fallback_ops=MappingProxyType(dict(sorted(self._fallbacks.items()))),
@@ -102,6 +109,7 @@ class Recorder:
     def reset(self) -> None:
         """Set every counter to zero and forget the records."""
         with self._lock:
+            self._executions = 0
             self._counters.clear()
             self._seconds.clear()
             self._fallbacks.clear()

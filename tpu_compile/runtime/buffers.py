@@ -20,17 +20,29 @@ from tpu_compile.runtime.residency import Resident, is_kept
 class AliasSlot:
     """Brings one argument to a client whose arrays alias host memory."""
 
-    __slots__ = ("_client", "_identity", "_kept", "_order", "_plan", "_reference")
+    __slots__ = (
+        "_identity",
+        "_is_kept",
+        "_kept",
+        "_order",
+        "_plan",
+        "_put",
+        "_reference",
+        "_shares",
+    )
 
     def __init__(
         self, client: Client, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int]
     ) -> None:
-        self._client = client
+        self._put = client.put
+        self._shares = client.aliases
         self._order = tuple(order)
         self._identity = self._order == tuple(range(len(self._order)))
         self._plan = client.put_plan([shape[dim] for dim in order], dtype)
         self._kept: tuple[int | None, Any] = (None, None)
         self._reference: weakref.ref[torch.Tensor] | None = None
+        # Whether this argument lives from call to call is the same for every tensor given for it.
+        self._is_kept: bool | None = None
 
     def array(self, tensor: torch.Tensor) -> Any:
         """Return an array with the tensor's present data."""
@@ -39,16 +51,17 @@ class AliasSlot:
         pointer, array = self._kept
         if tensor.data_ptr() == pointer:
             return array
-        dense = tensor if self._identity else tensor.permute(self._order)
-        dense = dense.contiguous()
-        array = self._client.put(dense, self._plan)
-        if is_kept(tensor):
+        dense = (tensor if self._identity else tensor.permute(self._order)).contiguous()
+        array = self._put(dense, self._plan)
+        if self._is_kept is None:
+            self._is_kept = is_kept(tensor)
+        if self._is_kept:
             self._keep(tensor, dense, array)
         return array
 
     def _keep(self, tensor: torch.Tensor, dense: torch.Tensor, array: Any) -> None:
         pointer = tensor.data_ptr()
-        if dense.data_ptr() == pointer and self._client.aliases(array, dense):
+        if dense.data_ptr() == pointer and self._shares(array, dense):
             self._kept = (pointer, array)
             self._reference = weakref.ref(tensor, self._forget)
 

@@ -94,6 +94,12 @@ class Put:
 
     aval: _Aval
     dtype: torch.dtype
+    bits: torch.dtype | None
+    """The dtype as which the data crosses into NumPy, where NumPy lacks its own."""
+    is_wide: bool
+    """Whether jax's x64 flag would narrow the data."""
+    may_be_lazy: bool
+    """Whether a tensor of this dtype may be conjugated or negated only on reading."""
 
 
 class Client:
@@ -110,6 +116,7 @@ class Client:
                 ways_out=('tpu_compile.set_platform("cpu")',),
             )
         self._device = devices[0]
+        self._devices = [self._device]
         self._device_list = _jax.DeviceList((self._device,))
         self._sharding = _Sharding(self._device)
         self.is_open = True
@@ -149,7 +156,10 @@ class Client:
 
     def put_plan(self, shape: Sequence[int], dtype: torch.dtype) -> Put:
         """Return what `put` needs for contiguous tensors of `shape` and `dtype`."""
-        return Put(_Aval(tuple(shape), _NUMPY_DTYPES[dtype]), dtype)
+        aval = _Aval(tuple(shape), _NUMPY_DTYPES[dtype])
+        # The imaginary part of a conjugated tensor is a real tensor that is negated lazily.
+        lazy = dtype.is_floating_point or dtype.is_complex
+        return Put(aval, dtype, _AS_BITS.get(dtype), dtype.itemsize >= 8, lazy)
 
     def put(self, tensor: torch.Tensor, plan: Put) -> Any:
         """Return a device array with the data of a contiguous CPU tensor.
@@ -157,17 +167,15 @@ class Client:
         On the CPU client the array aliases the tensor's memory where that is aligned, and keeps
         it alive; elsewhere the data is copied before the call returns.
         """
-        if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+        if plan.may_be_lazy and (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
             tensor = tensor.detach().resolve_conj().resolve_neg()
-        bits = _AS_BITS.get(plan.dtype)
-        if bits is not None:
-            tensor = tensor.view(bits)
-        if "jax" in sys.modules and plan.dtype.itemsize >= 8:
+        if plan.is_wide and "jax" in sys.modules:
             return self._put_by_dlpack(tensor)
-        array = tensor.numpy()
-        if bits is not None:
-            array = array.view(plan.aval.dtype)
-        return xc.batched_device_put(plan.aval, self._sharding, [array], [self._device], True)
+        if plan.bits is None:
+            array = tensor.numpy()
+        else:
+            array = tensor.view(plan.bits).numpy().view(plan.aval.dtype)
+        return xc.batched_device_put(plan.aval, self._sharding, [array], self._devices, True)
 
     def _put_by_dlpack(self, tensor: torch.Tensor) -> Any:
         if tensor.data_ptr() % _ALIGNMENT or not self.aliases_host_memory:
@@ -192,7 +200,7 @@ class Client:
         On the CPU client the tensor shares the array's memory.
         """
         if self.aliases_host_memory and dtype not in _NO_DLPACK:
-            return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))
+            return _from_dlpack(_export_dlpack(array))
         host, _ = array._single_device_array_to_np_array_did_copy()
         bits = _AS_BITS.get(dtype)
         if bits is None:
@@ -258,6 +266,10 @@ def _cpu_flags() -> str:
     flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
     return hashlib.sha256(flags.encode()).hexdigest()
 
+
+# The bare C functions: `torch.from_dlpack` spends as long again on looking what it was given.
+_export_dlpack = _jax.buffer_to_dlpack_managed_tensor
+_from_dlpack = torch._C._from_dlpack  # type: ignore[attr-defined]
 
 # torch imports no dlpack tensor of these dtypes on every supported release.
 _NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
