@@ -15,11 +15,12 @@ requirements := pyproject.toml constraints.txt
 # jax is a baseline of the benchmarks only; an environment of its own keeps it out of the tests.
 bench_venv := $(VENV)-bench
 
-.PHONY: help demo test lint types docs bench develop clean
+.PHONY: help demo test test-with-jax lint types docs bench develop clean
 
 help:
 	@echo "make demo     embed sentences with a pretrained model, compiled, beside eager PyTorch"
 	@echo "make test     run the test suite"
+	@echo "make test-with-jax  run the tests of a process that also uses jax"
 	@echo "make lint     ruff, typos, validate-pyproject"
 	@echo "make types    mypy"
 	@echo "make docs     build docs/ into build/docs, warnings are errors"
@@ -38,6 +39,12 @@ lint: $(VENV)/.installed-dev
 	$(bin)/ruff format --check .
 	$(bin)/typos
 	$(bin)/validate-pyproject pyproject.toml
+
+# jax lies beside the environment, not in it: only the tests of living with it see it.
+test-with-jax: $(VENV)/.installed-test
+	$(bin)/python -m pip install $(PIP_ARGS) --quiet --no-deps --upgrade \
+		--constraint constraints.txt --target $(VENV)/with-jax jax opt_einsum
+	PYTHONPATH=$(VENV)/with-jax $(bin)/python -m pytest tests/with_jax
 
 types: $(VENV)/.installed-dev
 	$(bin)/mypy

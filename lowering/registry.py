@@ -22,6 +22,9 @@ from lowering.dtypes import is_supported, missing_on
 # Arguments that say where and how memory is laid out: the compiler's business, not a rule's.
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
+# A lowering gives back host or accelerator values; an op on any other device (meta, say) is not ours.
+HOST_DEVICES = frozenset({"cpu"})
+
 Check = Callable[[fx.Node], str | None]
 
 
@@ -154,6 +157,8 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
     if rule is None:
         return "it has no lowering"
     for value in _tensors(node):
+        if value.device.type not in HOST_DEVICES:
+            return f"a tensor on the device {str(value.device)!r} takes part"
         if value.layout is not torch.strided:
             return f"a {str(value.layout).removeprefix('torch.')} tensor takes part"
         if value.is_quantized or not is_supported(value.dtype):

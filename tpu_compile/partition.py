@@ -17,7 +17,7 @@ from torch import fx
 
 from lowering.registry import unsupported_reason
 from lowering.sizes import SYMBOLIC
-from lowering.source import source_line
+from lowering.source import SourceLine, source_line
 
 aten = torch.ops.aten
 
@@ -38,8 +38,13 @@ class Fallback:
 
     node: str
     op: str
-    where: str
+    source: SourceLine
     why: str
+
+    @property
+    def where(self) -> str:
+        """The user's `file:line`."""
+        return str(self.source)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def _unsupported(
         )
         if why is not None:
             eager[node] = True
-            fallbacks.append(Fallback(node.name, str(node.target), str(source_line(node)), why))
+            fallbacks.append(Fallback(node.name, str(node.target), source_line(node), why))
     return eager, tuple(fallbacks)
 
 

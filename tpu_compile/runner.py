@@ -25,12 +25,13 @@ def warn_once(fallbacks: Sequence[Fallback]) -> None:
     for fallback in fallbacks:
         if fallback.op not in _warned:
             _warned.add(fallback.op)
-            warnings.warn(
+            warnings.warn_explicit(
                 f"{fallback.op} runs in eager PyTorch between compiled parts ({fallback.where}): "
                 f"{fallback.why}. Ways out: tpu_compile.register_lowering to lower it yourself, or "
                 f'fallback="error" to make this an error.',
                 FallbackWarning,
-                stacklevel=2,
+                filename=fallback.source.file or __file__,
+                lineno=fallback.source.line,
             )
 
 

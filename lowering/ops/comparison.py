@@ -22,6 +22,7 @@ def _comparison(direction: str) -> Callable[..., ir.Value]:
     """Return the rule that compares both operands in the dtype that torch promotes them to."""
 
     def rule(ctx: LoweringContext, left: ir.Value, right: Operand) -> ir.Value:
+        """Where the comparison holds, in the dtype that torch promotes both operands to."""
         operands = ctx.broadcast_operands((left, right), ctx.promoted_dtype(0, 1))
         return hlo.compare(operands[0], operands[1], direction)
 
@@ -78,6 +79,7 @@ def _logic(build: Binary) -> Callable[..., ir.Value]:
     """Return the rule that applies `build` to the truth values of both operands (NaN is true)."""
 
     def rule(ctx: LoweringContext, left: ir.Value, right: ir.Value) -> ir.Value:
+        """The logical function of which elements are nonzero; NaN counts as true."""
         return build(*ctx.broadcast_operands((left, right), torch.bool))
 
     return rule

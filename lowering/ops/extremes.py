@@ -64,6 +64,7 @@ def _amax(largest: bool) -> Callable[..., ir.Value]:
     def rule(
         ctx: LoweringContext, operand: ir.Value, dim: Dims = (), keepdim: bool = False
     ) -> ir.Value:
+        """The extreme element over `dim` (none given: over all); NaN wins."""
         dims = hlo.canonical_dims(dim, spec_of(operand).rank)
         return finish(ctx, reduce_extreme(operand, dims, largest=largest))
 
@@ -74,6 +75,7 @@ def _extreme_of_dim(largest: bool) -> Callable[..., tuple[ir.Value, ir.Value]]:
     def rule(
         ctx: LoweringContext, operand: ir.Value, dim: int, keepdim: bool = False
     ) -> tuple[ir.Value, ir.Value]:
+        """The extreme element over one dim and its first position (int64); NaN wins."""
         spec = spec_of(operand)
         if spec.rank == 0:
             return operand, hlo.scalar(0, torch.int64)
@@ -88,6 +90,7 @@ def _position(largest: bool) -> Callable[..., ir.Value]:
     def rule(
         ctx: LoweringContext, operand: ir.Value, dim: int | None = None, keepdim: bool = False
     ) -> ir.Value:
+        """The first position (int64) of the extreme element, over one dim or over all; NaN wins."""
         spec = spec_of(operand)
         if dim is None or spec.rank == 0:
             # Positions of the whole tensor count in row-major order.

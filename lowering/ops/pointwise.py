@@ -55,6 +55,7 @@ def unary_rule(build: Unary) -> Callable[..., ir.Value]:
     """Return a rule that converts its operand to the result's dtype and applies `build`."""
 
     def rule(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
+        """The table's function of the operand in the result's dtype, element by element."""
         return build(hlo.convert(operand, ctx.result.dtype))
 
     return rule
@@ -64,6 +65,7 @@ def binary_rule(build: Binary) -> Callable[..., ir.Value]:
     """Return a rule that broadcasts two operands in the result's dtype and applies `build`."""
 
     def rule(ctx: LoweringContext, left: Operand, right: Operand) -> ir.Value:
+        """The table's function of the operands, broadcast and promoted to the result's dtype."""
         return build(*ctx.broadcast_operands((left, right), ctx.result.dtype))
 
     return rule
