@@ -21,13 +21,13 @@ JAXLIB_IMPORTERS = {"lowering.mlir", "tpu_compile.runtime.pjrt"}
 
 # Lowest first. A module imports from its own layer and from those below; names are prefixes.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("tpu_compile._version", "tpu_compile.errors", "tpu_compile.options", "tpu_compile.stats"),
+    ("tpu_compile._version", "tpu_compile.errors", "tpu_compile.options", "tpu_compile.statistics"),
     ("tpu_compile.runtime", "tpu_compile.buckets"),
     ("tpu_compile.executable",),
     ("tpu_compile.capture", "tpu_compile.partition"),
     ("tpu_compile.runner",),
     ("tpu_compile.backend", "tpu_compile.device"),
-    ("tpu_compile.explain",),
+    ("tpu_compile.explanation",),
     ("tpu_compile.public", "tpu_compile.registration"),
     ("tpu_compile.inspector", "tpu_compile.pytest_plugin", "tpu_compile.testing"),
 )
@@ -134,7 +134,7 @@ def test_every_module_has_a_layer() -> None:
         ("lowering.ops.views", "from jaxlib.mlir import ir", "import jaxlib"),
         ("lowering.ops.views", "def f():\n    import jax", "nothing imports jax"),
         ("tpu_compile.runtime.cache", "from lowering import errors", "does not know lowering"),
-        ("tpu_compile.runtime.cache", "from tpu_compile import stats", "only itself"),
+        ("tpu_compile.runtime.cache", "from tpu_compile import capture", "only itself"),
         ("tpu_compile.runtime.cache", "from ..capture import x", "only itself"),
         ("tpu_compile.executable", "from tpu_compile import backend", "one way"),
         ("tpu_compile.executable", "from . import capture", "one way"),
