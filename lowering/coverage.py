@@ -23,12 +23,15 @@ PAGE = Path(lowering.__file__).parent.parent / "docs" / "op_coverage.md"
 
 def core_overloads() -> list[OpOverload]:
     """Return every ATen overload that carries `torch.Tag.core`, by name."""
+    # `dir(torch.ops.aten)` lists only what somebody has used before; the dispatcher knows all.
+    schemas = torch._C._dispatch_get_all_op_names()
+    names = {name.removeprefix("aten::") for name in schemas if name.startswith("aten::")}
     found = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            overloads = (getattr(packet, overload) for overload in packet.overloads())
-            found += [overload for overload in overloads if torch.Tag.core in overload.tags]
+    for name in names:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        if torch.Tag.core in operator.tags:
+            found.append(operator)
     return sorted(found, key=str)
 
 

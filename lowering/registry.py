@@ -22,7 +22,7 @@ from lowering.dtypes import is_supported, missing_on
 # Arguments that say where and how memory is laid out: the compiler's business, not a rule's.
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
-# A lowering gives back host or accelerator values; an op on any other device (meta, say) is not ours.
+# An op on any other device (meta, say) is not ours to run.
 HOST_DEVICES = frozenset({"cpu"})
 
 Check = Callable[[fx.Node], str | None]

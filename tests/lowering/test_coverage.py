@@ -19,6 +19,7 @@ def test_core_aten_overloads_that_fall_back_are_the_known_ones() -> None:
         "aten._pdist_forward.default",
         "aten.atan2.out",
         "aten.nonzero.default",
+        "aten.resize_.default",
         "aten.sym_numel.default",
         "aten.sym_storage_offset.default",
         "aten.upsample_bilinear2d.vec",
