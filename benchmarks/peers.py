@@ -85,6 +85,10 @@ def _import_torch_xla2() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torch_xla2
+    if "jax" in vars(torch.Tensor):
+        # It gives every tensor a method `jax`; transformers asks for one inside traced code, so
+        # that its presence would make Dynamo trace everyone's functions again.
+        del torch.Tensor.jax
     return torch_xla2
 
 
