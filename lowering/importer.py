@@ -21,7 +21,7 @@ from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.mlir import create_context, func, ir, module_text
 from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
-from lowering.sizes import Bindings, Sizes
+from lowering.sizes import Bindings, Sizes, is_number
 from lowering.source import source_line
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
@@ -130,7 +130,7 @@ class _ModuleBuilder:
 
     def _lower_nodes(self) -> None:
         for node in self.graph_module.graph.nodes:
-            if node in self.values or node not in self.signature.needed:
+            if node in self.values or node not in self.signature.needed or is_number(node):
                 continue
             if node.op == "get_attr":
                 self.values[node] = self._attribute(node)

@@ -23,6 +23,11 @@ def expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
+def is_number(node: fx.Node) -> bool:
+    """Whether a node is a size computation: known from the call's arguments, never executed."""
+    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, bool))
+
+
 def placeholder_symbols(
     placeholders: Sequence[fx.Node],
 ) -> list[tuple[sympy.Expr, int, int | None]]:

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from lowering.registry import unsupported_reason
-from lowering.sizes import SYMBOLIC
+from lowering.sizes import is_number
 from lowering.source import SourceLine, source_line
 
 aten = torch.ops.aten
@@ -77,11 +77,6 @@ class Plan:
     def is_whole(self) -> bool:
         """Whether the graph is compiled as one piece, itself."""
         return len(self.steps) == 1 and isinstance(self.steps[0], Part) and not self.fallbacks
-
-
-def is_number(node: fx.Node) -> bool:
-    """Whether a node is a size computation: known from the call's arguments, never executed."""
-    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, bool))
 
 
 def plan(

@@ -39,6 +39,12 @@ def to_copy(
     return hlo.convert(operand, ctx.result.dtype)
 
 
+@lowering(torch.ops.prims.convert_element_type.default, padding=Padding.FLOWS)
+def convert_element_type(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """The operand cast to `dtype`; Dynamo writes it where a size or a float enters arithmetic."""
+    return hlo.convert(operand, dtype)
+
+
 @lowering(aten.copy.default, padding=Padding.FLOWS)
 def copy(ctx: LoweringContext, operand: ir.Value, source: ir.Value) -> ir.Value:
     """`source` cast and broadcast to the dtype and shape of `operand`, whose data is ignored."""

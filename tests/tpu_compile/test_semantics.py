@@ -150,6 +150,42 @@ def test_new_sizes_compile_exact_programs() -> None:
     assert tpu_compile.stats().xla_compiles == 3
 
 
+SIZES_AS_DATA: dict[str, Callable[[torch.Tensor], Any]] = {
+    "in a shape": lambda x: x.view(x.shape[0] * 2, -1) * (x.shape[0] + 1),
+    "in a new tensor": lambda x: (x.new_zeros(x.shape[0] + x.shape[1]), torch.arange(x.shape[0])),
+    "in arithmetic": lambda x: (x / x.numel(), x.sum() / x.shape[0] ** 0.5, x.mean()),
+    "in a slice": lambda x: (x.reshape(-1)[-3:], x[: x.shape[0] - 1], x[-1]),
+    "in a cat": lambda x: torch.cat([x, x[:1]]).cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_AS_DATA)
+def test_symbolic_sizes_are_eagers_as_data(name: str) -> None:
+    function = SIZES_AS_DATA[name]
+    run = torch.compile(
+        function, backend="tpu", dynamic=True, fullgraph=True, options={"fallback": "error"}
+    )
+    for size in (2, 3, 5):
+        inputs = torch.randn(size, 4)
+        torch.testing.assert_close(run(inputs), function(inputs))
+
+
+def test_training_with_a_dynamic_batch() -> None:
+    model = nn.Linear(4, 4)
+    run = torch.compile(
+        lambda x: (model(x) * x.shape[0]).square().mean(),
+        backend="tpu",
+        dynamic=True,
+        fullgraph=True,
+        options={"fallback": "error"},
+    )
+    for size in (2, 3, 5):
+        inputs = torch.randn(size, 4)
+        (ours,) = torch.autograd.grad(run(inputs), model.weight)
+        (eager,) = torch.autograd.grad((model(inputs) * size).square().mean(), model.weight)
+        torch.testing.assert_close(ours, eager)
+
+
 def test_double_backward_is_refused_not_wrong() -> None:
     inputs = torch.randn(3, requires_grad=True)
     output = compiled(lambda x: (x * x * x).sum())(inputs)

@@ -269,7 +269,7 @@ def _cpu_flags() -> str:
 
 # The bare C functions: `torch.from_dlpack` spends as long again on looking what it was given.
 _export_dlpack = _jax.buffer_to_dlpack_managed_tensor
-_from_dlpack = torch._C._from_dlpack  # type: ignore[attr-defined]
+_from_dlpack = torch._C._from_dlpack
 
 # torch imports no dlpack tensor of these dtypes on every supported release.
 _NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
