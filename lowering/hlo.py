@@ -131,12 +131,24 @@ def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
         return compare(operand, full_like(operand, 0), "NE")
     if spec.dtype.is_complex and not dtype.is_complex:
         return convert(stablehlo.real(operand), dtype)
+    if dtype is torch.float8_e4m3fn:
+        return _saturated_to_float8(operand)
     if dtype.is_complex and not spec.dtype.is_complex:
         real = convert(operand, real_dtype(dtype))
         return stablehlo.complex(real, full_like(real, 0))
     if spec.dtype.is_floating_point and is_integer(dtype) and dtype.itemsize < 4:
         operand = convert(operand, torch.int32)
     return stablehlo.convert(tensor_type(TensorSpec(spec.shape, dtype)), operand)
+
+
+def _saturated_to_float8(operand: ir.Value) -> ir.Value:
+    """Return the operand as float8_e4m3fn, without infinities: torch saturates, XLA gives NaN."""
+    wide = operand if spec_of(operand).dtype.is_floating_point else convert(operand, torch.float32)
+    spec = spec_of(wide)
+    if spec.dtype.itemsize > 1:
+        largest = torch.finfo(torch.float8_e4m3fn).max
+        wide = stablehlo.clamp(scalar(-largest, spec.dtype), wide, scalar(largest, spec.dtype))
+    return stablehlo.convert(tensor_type(TensorSpec(spec.shape, torch.float8_e4m3fn)), wide)
 
 
 def bitcast(operand: ir.Value, dtype: torch.dtype) -> ir.Value:

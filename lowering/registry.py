@@ -46,7 +46,8 @@ class Padding(enum.Enum):
 class Rule:
     """How one overload is lowered."""
 
-    overload: OpOverload
+    overload: OpOverload | str
+    """A name (`"prims.fma.default"`) stands for an op that torch defines only when it needs it."""
     function: Callable[..., Any]
     padding: Padding
     check: Check | None
@@ -58,7 +59,7 @@ class Registry:
     """A mapping from overload to rule that refuses silent replacement."""
 
     def __init__(self) -> None:
-        self._rules: dict[OpOverload, Rule] = {}
+        self._rules: dict[OpOverload | str, Rule] = {}
         self._frozen = False
         self._lock = threading.Lock()
 
@@ -87,7 +88,10 @@ class Registry:
 
     def get(self, overload: object) -> Rule | None:
         """Return the rule of `overload`, or None."""
-        return self._rules.get(overload)  # type: ignore[call-overload]
+        rule = self._rules.get(overload)  # type: ignore[call-overload]
+        if rule is None and isinstance(overload, OpOverload):
+            rule = self._rules.get(str(overload))
+        return rule
 
     def __contains__(self, overload: object) -> bool:
         return overload in self._rules
@@ -103,7 +107,7 @@ REGISTRY = Registry()
 
 
 def make_rule(
-    overload: OpOverload,
+    overload: OpOverload | str,
     function: Callable[..., Any],
     padding: Padding,
     check: Check | None = None,
@@ -113,7 +117,7 @@ def make_rule(
     Raises:
         TypeError: `overload` is not an `OpOverload`.
     """
-    if not isinstance(overload, OpOverload):
+    if not isinstance(overload, (OpOverload, str)):
         raise TypeError(
             f"a lowering is registered for one overload, such as torch.ops.aten.add.Tensor, "
             f"not for {overload!r}"
@@ -123,7 +127,7 @@ def make_rule(
 
 
 def lowering(
-    *overloads: OpOverload, padding: Padding, check: Check | None = None
+    *overloads: OpOverload | str, padding: Padding, check: Check | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of `overloads`.
 

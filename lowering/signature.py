@@ -223,9 +223,13 @@ class _Reader:
     def _output(self, item: Any, shared: frozenset[int]) -> Output:
         if not isinstance(item, fx.Node):
             return Number(self.sizes.resolve(item))
-        if item in self.index_of:
-            return FromArgument(self.index_of[item], None)
         value = item.meta.get("val")
+        if item in self.index_of:
+            index = self.index_of[item]
+            if index not in self.mutated:
+                return FromArgument(index, None)
+            # Saved for backward before the graph writes to it: backward needs the old value.
+            return FromResult(self._result(item), self._own_view_of(item))
         if not isinstance(value, torch.Tensor):
             return Number(self.sizes.resolve(value))
         source = self._view_of_argument(item, value)
@@ -239,10 +243,14 @@ class _Reader:
             if base is not None:
                 offset = self.sizes.resolve(value.storage_offset())
                 return FromResult(self._result(base), View(shape, stride, offset))
-        index = self._result(item)
-        return FromResult(
-            index, self._own_view(index, shape, stride if order is not None else None)
-        )
+        return FromResult(self._result(item), self._own_view_of(item))
+
+    def _own_view_of(self, item: fx.Node) -> View | None:
+        """Return how to see a result as the tensor that eager would give for `item`."""
+        value = item.meta["val"]
+        shape, stride = self.sizes.shape(value.shape), self.sizes.shape(value.stride())
+        order = dense_order(shape, stride)
+        return self._own_view(self._result(item), shape, None if order is None else stride)
 
     def _own_view(
         self, index: int, shape: tuple[int, ...], stride: tuple[int, ...] | None

@@ -25,7 +25,7 @@ def expression(size: Any) -> Any:
 
 def is_number(node: fx.Node) -> bool:
     """Whether a node is a size computation: known from the call's arguments, never executed."""
-    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, bool))
+    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, complex, bool))
 
 
 def placeholder_symbols(

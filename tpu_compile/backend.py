@@ -32,7 +32,7 @@ def tpu(
     example_inputs: Sequence[Any],
     *,
     mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | CompileOptions | None = None,
 ) -> Callable[..., Any]:
     """Compile a Dynamo graph; what `torch.compile(..., backend="tpu")` calls.
 

@@ -147,7 +147,10 @@ def hinted_sizes() -> dict[Any, int | float]:
         return {}
     hints: dict[Any, int | float] = {}
     for symbol, hint in _hints(context.fake_mode.shape_env).items():
-        hints[symbol] = int(hint)
+        if isinstance(hint, int) or getattr(hint, "is_Integer", False):
+            hints[symbol] = int(hint)
+        elif isinstance(hint, float) or getattr(hint, "is_Float", False):
+            hints[symbol] = float(hint)
     return hints
 
 

@@ -7,6 +7,8 @@ what changed.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lowering import LoweredGraph, LoweringOptions, lower_graph
 from lowering.importer import RNG_KEY
@@ -29,6 +32,8 @@ from tpu_compile.runtime.cache import ProgramCache, program_key
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
+
+_NO_LOCK = contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,10 @@ class Program:
         lowered: LoweredGraph,
         client: pjrt.Client,
         executable: Any,
+        name: GraphName,
         versions_ahead: Collection[int],
     ) -> None:
+        self._name = name
         signature = lowered.signature
         self._client = client
         self._executable = executable
@@ -77,15 +84,17 @@ class Program:
         self._constants: list[Any] = []
 
     def set_constants(self, lowered: LoweredGraph, graph_module: fx.GraphModule) -> None:
-        """Upload the large constants of the graph module, which the module takes as arguments."""
-        for argument in lowered.signature.arguments:
-            if argument.placeholder is None:
-                value: Any = graph_module
-                for name in str(argument.node.target).split("."):
-                    value = getattr(value, name)
-                dense = value.detach().permute(argument.order).contiguous()
-                plan = self._client.put_plan(*argument.physical)
-                self._constants.append(self._client.put(dense, plan))
+        """Upload the large constants of the graph module, which the module takes as arguments.
+
+        The data is read for real: a capture may have its fake tensor mode in force.
+        """
+        with _disable_current_modes():
+            for argument in lowered.signature.arguments:
+                if argument.placeholder is None:
+                    value = operator.attrgetter(str(argument.node.target))(graph_module)
+                    dense = value.detach().permute(argument.order).contiguous()
+                    plan = self._client.put_plan(*argument.physical)
+                    self._constants.append(self._client.put(dense, plan))
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Return the graph's outputs for its placeholders' values; mutated inputs are updated.
@@ -108,15 +117,18 @@ class Program:
         client = self._client
         if not client.is_open:
             client.require_open()
-        arrays = [slot.array(args[index]) for index, slot in self._slots]
-        if self._constants:
-            arrays = self._with_constants(arrays)
-        if self._rng_plan is not None:
-            arrays.append(client.put(_draw_key(), self._rng_plan))
-        try:
-            buffers = pjrt.execute(self._executable, arrays, self._handlers)
-        except pjrt.RUNTIME_ERRORS as error:
-            raise self._failed(error, args) from error
+        # Where arrays are shared copies, no other thread may donate one between the moment it is
+        # looked up and the moment the execution holds it.
+        with _NO_LOCK if client.aliases_host_memory else client.dispatch_lock:
+            arrays = [slot.array(args[index]) for index, slot in self._slots]
+            if self._constants:
+                arrays = self._with_constants(arrays)
+            if self._rng_plan is not None:
+                arrays.append(client.put(_draw_key(), self._rng_plan))
+            try:
+                buffers = pjrt.execute(self._executable, arrays, self._handlers)
+            except pjrt.RUNTIME_ERRORS as error:
+                raise self._failed(error, args) from error
         RECORDER.count_execution()
         return buffers
 
@@ -124,6 +136,9 @@ class Program:
         """Return the results as tensors, once the device has computed them."""
         read = self._client.read
         try:
+            # Reading an array whose computation failed ends the process; waiting for it raises.
+            if buffers:
+                buffers[0].block_until_ready()
             return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
         except pjrt.RUNTIME_ERRORS as error:
             raise self._failed(error, args) from error
@@ -131,7 +146,12 @@ class Program:
     def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
         """Return the error to raise; donated copies are gone, so they are forgotten."""
         self._client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
-        return DeviceError("A compiled graph failed while it ran", why=str(error))
+        return DeviceError(
+            f"The compiled {self._name} failed while it ran",
+            where=self._name.where,
+            why=str(error),
+            ways_out=("smaller inputs, if memory ran out", "report it as a fault of tpu_compile"),
+        )
 
     def _with_constants(self, arrays: list[Any]) -> list[Any]:
         given, constants = iter(arrays), iter(self._constants)
@@ -176,7 +196,7 @@ def _resident_updates(
 
 def _draw_key() -> torch.Tensor:
     """Return the key of one call, drawn from torch's default generator: uint32[2]."""
-    return torch.empty((1,), dtype=torch.int64).random_().view(torch.uint32)
+    return torch.empty((1,), dtype=torch.int64, device="cpu").random_().view(torch.uint32)
 
 
 def _output(output: Output, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
@@ -257,7 +277,7 @@ class GraphExecutable:
             RECORDER.count("lowered")
             RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
             executable = self._compile(lowered, text)
-        program = Program(lowered, client, executable, self._versions_ahead)
+        program = Program(lowered, client, executable, self._name, self._versions_ahead)
         program.set_constants(lowered, self._graph_module)
         return program
 

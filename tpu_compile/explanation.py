@@ -55,7 +55,15 @@ class Explanation:
         return json.dumps(
             {
                 "graphs": [
-                    {**dataclasses.asdict(graph), "name": str(graph.name)} for graph in self.graphs
+                    {
+                        **dataclasses.asdict(graph),
+                        "name": str(graph.name),
+                        "fallbacks": [
+                            {"node": item.node, "op": item.op, "where": item.where, "why": item.why}
+                            for item in graph.fallbacks
+                        ],
+                    }
+                    for graph in self.graphs
                 ],
                 "graph_breaks": self.graph_breaks,
                 "compiles": [dataclasses.asdict(record) for record in self.compiles],
@@ -88,7 +96,7 @@ def _sizes(text: str) -> str:
     return text[text.index("[") :]
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Run `function` once through the backend and return what became of it.
 
     The call has the effects of any call (it updates BatchNorm statistics, for example). Backward

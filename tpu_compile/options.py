@@ -86,8 +86,15 @@ class CompileOptions:
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise _bad_value("cache_dir", self.cache_dir, "a path or None")
-            object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
+            folder = os.fspath(self.cache_dir)
+            if not isinstance(folder, str) or "\0" in folder:
+                raise _bad_value("cache_dir", folder, "a path or None")
+            object.__setattr__(self, "cache_dir", folder)
         object.__setattr__(self, "xla_options", _checked_xla_options(self.xla_options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _rebuilt, ({**fields, "xla_options": dict(self.xla_options)},)
 
     def __hash__(self) -> int:
         return hash((self.fallback, self.buckets, self.matmul_precision, self.donate))
@@ -105,7 +112,13 @@ class CompileOptions:
         return self.cache_dir or os.environ.get(CACHE_DIR_VARIABLE) or None
 
 
-def from_torch_compile(mode: str | None, options: Mapping[str, Any] | None) -> CompileOptions:
+def _rebuilt(fields: dict[str, Any]) -> CompileOptions:
+    return CompileOptions(**fields)
+
+
+def from_torch_compile(
+    mode: str | None, options: Mapping[str, Any] | CompileOptions | None
+) -> CompileOptions:
     """Return the validated options of a `torch.compile` call.
 
     The modes are Inductor's; our graphs have no such modes, so they are accepted as no-ops.
@@ -119,6 +132,8 @@ def from_torch_compile(mode: str | None, options: Mapping[str, Any] | None) -> C
             why=_nearest(mode, MODES),
             ways_out=("leave `mode` out",),
         )
+    if isinstance(options, CompileOptions):
+        return options
     known = [field.name for field in dataclasses.fields(CompileOptions)]
     for name in options or {}:
         if name not in known:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpu_compile.explanation import Explanation
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Run `function` once through the backend and return what became of it.
 
     See `tpu_compile.explanation.Explanation`; printable, and `.to_json()`.
@@ -42,6 +42,8 @@ def invalidate(target: torch.nn.Module | torch.Tensor) -> None:
     Needed on devices that hold copies, after a write that torch's version counter does not see
     (through `.data`, NumPy or dlpack). On the CPU client nothing is ever stale.
     """
+    if not isinstance(target, (torch.Tensor, torch.nn.Module)):
+        raise TypeError(f"invalidate takes a module or a tensor, not {type(target).__name__}")
     client = opened_client()
     if client is None:
         return

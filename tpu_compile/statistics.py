@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tpu_compile.errors import RecompileError
+from tpu_compile.errors import OptionError, RecompileError
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,19 @@ class Recorder:
         self._fallbacks: collections.Counter[str] = collections.Counter()
         self._records: list[CompileRecord] = []
         self._executions = 0
+        self._listeners: list[list[CompileRecord]] = []
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[list[CompileRecord]]:
+        """Give a list that gets every record of the block, whatever is reset meanwhile."""
+        heard: list[CompileRecord] = []
+        with self._lock:
+            self._listeners.append(heard)
+        try:
+            yield heard
+        finally:
+            with self._lock:
+                self._listeners = [other for other in self._listeners if other is not heard]
 
     def count_execution(self) -> None:
         """Count one run of a program; apart from the other counters because it is on every call."""
@@ -94,6 +107,8 @@ class Recorder:
             self._counters["xla_compiles"] += 1
             self._seconds["compile_seconds"] += record.seconds  # type: ignore[assignment]
             self._records.append(record)
+            for listener in self._listeners:
+                listener.append(record)
 
     def snapshot(self) -> CompileStats:
         """Return the counters as they are now."""
@@ -141,10 +156,14 @@ def expect_compiles(at_most: int) -> Iterator[None]:
 
     Raises:
         RecompileError: there were more; the message lists each with its reason.
+        OptionError: `at_most` is no whole number from 0 up.
     """
-    before = len(RECORDER.snapshot().records)
-    yield
-    new = RECORDER.snapshot().records[before:]
+    if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 0:
+        raise OptionError(
+            f"expect_compiles got {at_most!r}", why="it takes a whole number from 0 up"
+        )
+    with RECORDER.listen() as new:
+        yield
     if len(new) > at_most:
         listed = "".join(f"\n  {number}. {record}" for number, record in enumerate(new, 1))
         raise RecompileError(

@@ -230,6 +230,13 @@ register_binary(
 )
 
 
+@lowering("prims.fma.default", padding=Padding.FLOWS)
+def fma(ctx: LoweringContext, left: Operand, right: Operand, addend: Operand) -> ir.Value:
+    """left * right + addend; XLA decides whether the product is rounded before the sum."""
+    operands = ctx.broadcast_operands((left, right, addend), ctx.result.dtype)
+    return stablehlo.add(stablehlo.multiply(operands[0], operands[1]), operands[2])
+
+
 @lowering(aten.ldexp.Tensor, padding=Padding.FLOWS)
 def ldexp(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
     """Operand * 2**other, the power in float32 for integer exponents, as eager computes it."""

@@ -53,9 +53,9 @@ def view_as_real(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
 
 
 @lowering(aten._conj.default, aten._conj_physical.default, padding=Padding.FLOWS)
-def conj(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
-    """The complex conjugate."""
-    return conjugate(operand)
+def conj(ctx: LoweringContext, operand: ir.Value | hlo.Scalar) -> ir.Value:
+    """The complex conjugate; of a number too, which autograd writes for x * 2j."""
+    return conjugate(ctx.as_value(operand, ctx.result.dtype))
 
 
 @lowering(aten._neg_view.default, padding=Padding.FLOWS)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.lowering.running import check
+from tests.lowering.running import check, run
 
 DTYPES = (
     torch.float32,
@@ -96,3 +96,12 @@ def test_views_of_bits(old, new):
 
 def test_view_of_a_0d_tensor():
     check(lambda x: x.view(torch.int32).clone(), torch.tensor(1.5))
+
+
+def test_float8_e4m3fn_saturates():
+    values = [1000.0, 470.0, 448.0, -1e9, math.inf, -math.inf, math.nan, 0.3, -0.0]
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = torch.tensor(values, dtype=dtype)
+        (ours,) = run(lambda x: x.to(torch.float8_e4m3fn), inputs)
+        eager = inputs.to(torch.float8_e4m3fn)
+        assert torch.equal(ours.view(torch.uint8) & 127, eager.view(torch.uint8) & 127)

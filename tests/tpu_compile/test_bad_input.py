@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import re
 import subprocess
 import sys
@@ -33,6 +36,8 @@ def run(inputs: torch.Tensor, **settings: Any) -> torch.Tensor:
         ({"matmul_precision": "low"}, ["matmul_precision", "'low'", "'highest'"]),
         ({"donate": 1}, ["donate", "True or False"]),
         ({"cache_dir": 3}, ["cache_dir"]),
+        ({"cache_dir": "a\0b"}, ["cache_dir"]),
+        ({"xla_options": {"xla_cpu_enable_fast_math": "maybe"}}, ["fast_math", "'maybe'"]),
         ({"xla_options": ["a"]}, ["xla_options"]),
         ({"xla_options": {"xla_no_such_flag": 1}}, ["xla_no_such_flag"]),
     ],
@@ -44,6 +49,49 @@ def test_options(options: dict[str, Any], words: list[str]) -> None:
     for word in words:
         assert word in str(caught.value)
     assert torch.equal(inputs, torch.zeros(3))
+
+
+def test_an_options_object_is_taken_copied_and_pickled() -> None:
+    options = tpu_compile.CompileOptions(
+        buckets=[8, 4], xla_options={"xla_cpu_enable_fast_math": False}
+    )
+    assert copy.deepcopy(options) == options == pickle.loads(pickle.dumps(options))
+    plain = tpu_compile.CompileOptions(fallback="error")
+    assert torch.equal(run(torch.zeros(3), options=plain), torch.full((3,), 2.0))
+
+
+def test_a_program_that_fails_while_it_runs_raises() -> None:
+    inputs = torch.ones(20000)
+    function = torch.compile(
+        lambda x: (x[:, None, None] * x[None, :, None] * x[None, None, :]).cumsum(0),
+        backend="tpu",
+    )
+    with pytest.raises(tpu_compile.DeviceError) as caught:
+        function(inputs)
+    assert "test_bad_input.py" in str(caught.value)
+    assert torch.equal(torch.compile(lambda x: x + 1, backend="tpu")(inputs), inputs + 1)
+
+
+def test_arguments_of_the_public_functions() -> None:
+    with pytest.raises(tpu_compile.OptionError, match="set_platform got 3"):
+        tpu_compile.set_platform(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="invalidate takes"):
+        tpu_compile.invalidate(3)  # type: ignore[arg-type]
+    for wrong in (-1, "a", True):
+        with pytest.raises(tpu_compile.OptionError), tpu_compile.expect_compiles(wrong):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(tpu_compile.DeviceError, match="did you mean 'cpu'"):
+        pjrt.open_client("CPU")
+
+
+def test_switching_platforms_never_serves_another_clients_program() -> None:
+    function = torch.compile(lambda x: x.sin() * 3, backend="tpu")
+    for _ in range(25):
+        platforms.set_platform("elsewhere")
+        platforms.set_platform("cpu")
+        torch._dynamo.reset()
+        gc.collect()
+        assert torch.equal(function(torch.zeros(2)), torch.zeros(2))
 
 
 def test_modes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -134,6 +135,33 @@ def test_inference_tensors_are_never_stale(client: pjrt.Client) -> None:
         function(torch.ones(3))
         weight.mul_(4)
         assert torch.equal(function(torch.ones(3)), torch.full((3,), 4.0))
+
+
+def test_threads_share_a_module_with_mutated_buffers(client: pjrt.Client) -> None:
+    model = nn.BatchNorm1d(3).train()
+    function = compiled(model)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(50):
+                    function(torch.randn(4, 3))
+        except BaseException as error:
+            failures.append(error)
+
+    work()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_empty_results_have_eagers_strides(client: pjrt.Client) -> None:
+    result = compiled(lambda x: x.new_zeros(0, 3) + x.sum())(torch.ones(2))
+    assert result.stride() == (3, 1)
 
 
 def test_every_dtype_crosses_both_ways(client: pjrt.Client) -> None:

@@ -186,6 +186,68 @@ def test_training_with_a_dynamic_batch() -> None:
         torch.testing.assert_close(ours, eager)
 
 
+def test_backward_sees_a_mutated_input_as_it_was_before() -> None:
+    """What was saved for backward is the old value, although the graph writes to the input."""
+
+    def function(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        y = x * state.clone()
+        state.add_(1)
+        return y
+
+    inputs, state = torch.ones(3, requires_grad=True), torch.arange(3.0)
+    output = compiled(function)(inputs, state)
+    assert torch.equal(state, torch.arange(3.0) + 1)
+    output.sum().backward()
+    assert torch.equal(inputs.grad, torch.arange(3.0))
+
+
+@pytest.mark.parametrize("count", [16, 17, 1000])
+def test_constants_of_any_size(count: int) -> None:
+    values = list(range(count))
+    inputs = torch.ones(count, requires_grad=True)
+    output = compiled(lambda x: x * torch.tensor([float(value) for value in values]))(inputs)
+    assert torch.equal(output.detach(), torch.arange(float(count)))
+    output.sum().backward()
+    assert torch.equal(inputs.grad, torch.arange(float(count)))
+
+
+def test_complex_numbers_in_a_training_graph() -> None:
+    ours, eager = (torch.tensor([1 + 2j, -0.5j], requires_grad=True) for _ in range(2))
+    compiled(lambda x: x * 2j)(ours).abs().sum().backward()
+    (eager * 2j).abs().sum().backward()
+    torch.testing.assert_close(ours.grad, eager.grad)
+
+
+def test_a_users_default_device_does_not_reach_inside() -> None:
+    function = compiled(lambda x: nn.functional.dropout(x, 0.5) * 0 + x)
+    function(torch.ones(3))
+    with torch.device("meta"):
+        assert torch.equal(function(torch.ones(3, device="cpu")), torch.ones(3, device="cpu"))
+
+
+# torch imports Inductor's ops while it traces an optimizer, and its own import warns.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
+def test_a_compiled_optimizer_step_needs_no_fallback() -> None:
+    models = [nn.Linear(3, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.1) for model in models]
+    # Not one graph: torch breaks it around the step by design.
+    ours = torch.compile(optimizers[1].step, backend="tpu", options={"fallback": "error"})
+    steps = [optimizers[0].step, ours]
+    for _ in range(4):
+        for model, optimizer, step in zip(models, optimizers, steps, strict=True):
+            optimizer.zero_grad()
+            model(torch.ones(5, 3)).square().sum().backward()
+            step()
+    torch.testing.assert_close(models[1].weight, models[0].weight)
+
+
+def test_jagged_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    result = torch.compile(lambda x: x * 2, backend="tpu")(nested)
+    assert torch.equal(result.values(), torch.full((5,), 2.0))
+
+
 def test_double_backward_is_refused_not_wrong() -> None:
     inputs = torch.randn(3, requires_grad=True)
     output = compiled(lambda x: (x * x * x).sum())(inputs)

@@ -66,6 +66,15 @@ def test_expect_compiles() -> None:
         function(torch.ones(6)).fill_(1 / 0)
 
 
+def test_expect_compiles_sees_through_a_reset() -> None:
+    def compile_and_reset() -> None:
+        torch.compile(lambda x: x * 7, backend="tpu")(torch.ones(2))
+        tpu_compile.reset_stats()
+
+    with pytest.raises(tpu_compile.RecompileError), tpu_compile.expect_compiles(0):
+        compile_and_reset()
+
+
 def test_explain_tells_breaks_fallbacks_and_compiles() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         x = x + 1

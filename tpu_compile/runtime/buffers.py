@@ -105,9 +105,10 @@ class CopySlot:
         if not is_kept(tensor):
             return self._put(tensor)
         residency = self._client.residency
-        resident = residency.find(tensor, self._order, self._ahead)
         if self._mutated:
-            return self._put(tensor) if resident is None else resident.array
+            array = residency.take(tensor, self._order, self._ahead)
+            return self._put(tensor) if array is None else array
+        resident = residency.find(tensor, self._order, self._ahead)
         if resident is None:
             resident = residency.store(tensor, self._order, self._put(tensor))
         self._resident = resident

@@ -12,6 +12,7 @@ import logging
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +43,10 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._programs: dict[tuple[int, str], Any] = {}
+        # By client, so that the programs of a closed one go with it.
+        self._programs: weakref.WeakKeyDictionary[Client, dict[str, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._building: dict[tuple[int, str], threading.Lock] = {}
 
     def get(
@@ -60,19 +64,18 @@ class ProgramCache:
         Raises:
             CompilationError: `compile_program` does; nothing is kept then.
         """
-        own = (id(client), key)
         with self._lock:
-            if own in self._programs:
-                return self._programs[own], "memory"
-            building = self._building.setdefault(own, threading.Lock())
+            programs = self._programs.setdefault(client, {})
+            if key in programs:
+                return programs[key], "memory"
+            building = self._building.setdefault((id(client), key), threading.Lock())
         with building:
-            with self._lock:
-                if own in self._programs:
-                    return self._programs[own], "memory"
+            if key in programs:
+                return programs[key], "memory"
             program, origin = self._load_or_compile(key, client, compile_program, folder)
             with self._lock:
-                self._programs[own] = program
-                self._building.pop(own, None)
+                programs[key] = program
+                self._building.pop((id(client), key), None)
             return program, origin
 
     def clear(self) -> None:

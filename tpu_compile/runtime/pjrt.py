@@ -14,7 +14,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -61,7 +60,6 @@ _AS_BITS: dict[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e5m2fnuz: torch.uint8,
 }
-_UNKNOWN_OPTION = re.compile(r"No such compile option: '([^']+)'")
 # XLA reads zero-copy host memory with aligned vector instructions.
 _ALIGNMENT = 64
 
@@ -122,6 +120,8 @@ class Client:
         self.is_open = True
         self.residency = Residency()
         """The device copies of parameters and buffers."""
+        self.dispatch_lock = threading.RLock()
+        """Held from looking up shared arrays until an execution holds them."""
 
     @property
     def device_kind(self) -> str:
@@ -201,6 +201,8 @@ class Client:
         """
         if self.aliases_host_memory and dtype not in _NO_DLPACK:
             return _from_dlpack(_export_dlpack(array))
+        if 0 in array.aval.shape:
+            return torch.empty(array.aval.shape, dtype=dtype, device="cpu")
         host, _ = array._single_device_array_to_np_array_did_copy()
         bits = _AS_BITS.get(dtype)
         if bits is None:
@@ -221,13 +223,13 @@ class Client:
                 module, self._device_list, _compile_options(xla_options)
             )
         except xc.XlaRuntimeError as error:
-            unknown = _UNKNOWN_OPTION.search(str(error))
-            if unknown is not None:
-                raise OptionError(
-                    f"XLA has no compile option {unknown[1]!r}",
-                    why=str(error),
-                    ways_out=("correct or drop it in `xla_options`",),
-                ) from error
+            for name, value in xla_options:
+                if f"option: '{name}'" in str(error) or f"option {name}," in str(error):
+                    raise OptionError(
+                        f"XLA refuses the compile option {name!r} with the value {value!r}",
+                        why=str(error),
+                        ways_out=("correct or drop it in `xla_options`",),
+                    ) from error
             raise CompilationError(
                 "XLA could not compile a graph",
                 why=str(error),
@@ -278,7 +280,7 @@ _NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
 def _aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a contiguous tensor whose data starts on a 64-byte boundary."""
     spare = _ALIGNMENT // tensor.itemsize
-    room = torch.empty(tensor.numel() + spare, dtype=tensor.dtype)
+    room = torch.empty(tensor.numel() + spare, dtype=tensor.dtype, device="cpu")
     start = (-room.data_ptr() % _ALIGNMENT) // tensor.itemsize
     aligned = room[start : start + tensor.numel()].view(tensor.shape)
     return aligned.copy_(tensor)
@@ -344,10 +346,12 @@ def _load_plugin(platform: str) -> None:
     if xc.pjrt_plugin_loaded(platform):
         return
     path = plugin_path(platform)
+    near = platform.strip().lower()
     if path is None:
         raise DeviceError(
             f"There is no PJRT plugin for the platform {platform!r}",
-            why="neither libtpu nor a package under `jax_plugins` provides it",
+            why="neither libtpu nor a package under `jax_plugins` provides it"
+            + (f"; did you mean {near!r}?" if near in ("cpu", "tpu") else ""),
             ways_out=(
                 "pip install tpu_compile[tpu] for TPUs",
                 "set PJRT_NAMES_AND_LIBRARY_PATHS=name:/path/to/plugin.so",

@@ -7,6 +7,7 @@ import importlib.util
 import threading
 from pathlib import Path
 
+from tpu_compile.errors import OptionError
 from tpu_compile.options import platform_from_environment
 from tpu_compile.runtime.pjrt import Client, open_client
 
@@ -25,6 +26,11 @@ def set_platform(platform: str) -> None:
     `DeviceError` when called again; `torch._dynamo.reset()` lets them compile anew.
     """
     global _chosen, _client
+    if not isinstance(platform, str) or not platform:
+        raise OptionError(
+            f"set_platform got {platform!r}",
+            why='it takes "cpu", "tpu" or the name of a PJRT plugin',
+        )
     with _lock:
         _chosen = platform
         if _client is not None and _client.platform != platform:

@@ -52,6 +52,20 @@ class Residency:
             return None
         return resident
 
+    def take(self, tensor: torch.Tensor, order: tuple[int, ...], ahead: int = 0) -> Any:
+        """Return the array of the true copy of `tensor` and forget it: it will be donated.
+
+        None if there is no true copy.
+        """
+        with self._lock:
+            resident = self.find(tensor, order, ahead)
+            if resident is None:
+                return None
+            del self._residents[(id(tensor), order)]
+            # Slots hold residents too: a version that no tensor has makes them stale there.
+            resident.version = -1
+            return resident.array
+
     def store(self, tensor: torch.Tensor, order: tuple[int, ...], array: Any) -> Resident | None:
         """Keep `array` as the copy of `tensor`; None for inference tensors (no version)."""
         if tensor.is_inference():
