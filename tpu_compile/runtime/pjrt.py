@@ -2,8 +2,8 @@
 
 Nothing here imports `jax`, and nothing here makes jaxlib import it: jaxlib does so whenever it has
 to invent an abstract value, so every call that makes an array is given ours (`_Aval`). A process
-that also uses jax keeps both right: jax's x64 flag, once jax is imported, rules
-`batched_device_put`, so 64-bit data then enters through dlpack, which the flag does not touch.
+that also uses jax keeps both right: jax's x64 flag, which is off by default and would narrow 64-bit
+data, is overruled for each array that is put.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ _AS_BITS: dict[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e5m2fnuz: torch.uint8,
 }
-# XLA reads zero-copy host memory with aligned vector instructions.
-_ALIGNMENT = 64
 
 
 class _Aval:
@@ -94,8 +92,6 @@ class Put:
     dtype: torch.dtype
     bits: torch.dtype | None
     """The dtype as which the data crosses into NumPy, where NumPy lacks its own."""
-    is_wide: bool
-    """Whether jax's x64 flag would narrow the data."""
     may_be_lazy: bool
     """Whether a tensor of this dtype may be conjugated or negated only on reading."""
 
@@ -159,7 +155,7 @@ class Client:
         aval = _Aval(tuple(shape), _NUMPY_DTYPES[dtype])
         # The imaginary part of a conjugated tensor is a real tensor that is negated lazily.
         lazy = dtype.is_floating_point or dtype.is_complex
-        return Put(aval, dtype, _AS_BITS.get(dtype), dtype.itemsize >= 8, lazy)
+        return Put(aval, dtype, _AS_BITS.get(dtype), lazy)
 
     def put(self, tensor: torch.Tensor, plan: Put) -> Any:
         """Return a device array with the data of a contiguous CPU tensor.
@@ -169,19 +165,13 @@ class Client:
         """
         if plan.may_be_lazy and (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
             tensor = tensor.detach().resolve_conj().resolve_neg()
-        if plan.is_wide and "jax" in sys.modules:
-            return self._put_by_dlpack(tensor)
         if plan.bits is None:
             array = tensor.numpy()
         else:
             array = tensor.view(plan.bits).numpy().view(plan.aval.dtype)
-        return xc.batched_device_put(plan.aval, self._sharding, [array], self._devices, True)
-
-    def _put_by_dlpack(self, tensor: torch.Tensor) -> Any:
-        if tensor.data_ptr() % _ALIGNMENT or not self.aliases_host_memory:
-            tensor = _aligned_copy(tensor)
-        capsule = torch.utils.dlpack.to_dlpack(tensor)
-        return _jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)
+        return xc.batched_device_put(
+            plan.aval, self._sharding, [array], self._devices, True, enable_x64=True
+        )
 
     def aliases(self, array: Any, tensor: torch.Tensor) -> bool:
         """Whether `array` shares the memory of a contiguous `tensor`."""
@@ -277,15 +267,6 @@ _from_dlpack = torch._C._from_dlpack
 _NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
 
 
-def _aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a contiguous tensor whose data starts on a 64-byte boundary."""
-    spare = _ALIGNMENT // tensor.itemsize
-    room = torch.empty(tensor.numel() + spare, dtype=tensor.dtype, device="cpu")
-    start = (-room.data_ptr() % _ALIGNMENT) // tensor.itemsize
-    aligned = room[start : start + tensor.numel()].view(tensor.shape)
-    return aligned.copy_(tensor)
-
-
 def _compile_options(xla_options: Sequence[tuple[str, Any]]) -> Any:
     options = xc.CompileOptions()
     if xla_options:
@@ -321,10 +302,6 @@ def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
         DeviceError: the plugin is missing or does not start.
     """
     with _lock:
-        # Without an x64 state of our own jaxlib narrows 64-bit data; a later `import jax`
-        # replaces it, see the module's docstring.
-        if "jax" not in sys.modules:
-            _jax.jax_jit.set_enable_x64_state(_jax.config.Config("tpu_compile_x64", True))
         if platform == "cpu":
             with _quiet_stderr():
                 client = xc.make_cpu_client(asynchronous=True)
