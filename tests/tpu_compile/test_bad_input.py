@@ -137,6 +137,12 @@ def test_missing_and_closed_plugin() -> None:
     assert torch.equal(function(inputs), torch.full((3,), 2.0))
 
 
+def test_no_tpu_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pjrt, "tpu_is_attached", lambda: False)
+    with pytest.raises(tpu_compile.DeviceError, match="no TPU in this machine"):
+        pjrt.open_client("tpu")
+
+
 def test_plugin_that_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = tmp_path / "plugin.so"
     library.write_text("not a library")

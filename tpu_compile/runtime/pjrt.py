@@ -62,6 +62,9 @@ _AS_BITS: dict[torch.dtype, torch.dtype] = {
 }
 
 
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
 class _Aval:
     """What jaxlib wants to know of an array: the part of JAX's abstract value that it reads."""
 
@@ -306,6 +309,16 @@ def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
             with _quiet_stderr():
                 client = xc.make_cpu_client(asynchronous=True)
             return Client("cpu", client, aliases_host_memory=alias_host_memory)
+        if platform == "tpu" and not _named_by_environment(platform) and not tpu_is_attached():
+            # libtpu would ask Google Cloud's metadata server for minutes before it gave up.
+            raise DeviceError(
+                "There is no TPU in this machine",
+                why="no PCI device of Google's is listed",
+                ways_out=(
+                    'tpu_compile.set_platform("cpu")',
+                    "PJRT_NAMES_AND_LIBRARY_PATHS=tpu:/path/to/libtpu.so to start it all the same",
+                ),
+            )
         _load_plugin(platform)
         try:
             with _quiet_stderr():
@@ -352,10 +365,9 @@ def plugin_path(platform: str) -> str | None:
     Looks at `PJRT_NAMES_AND_LIBRARY_PATHS` (`name:path,name:path`, as JAX does), at libtpu, and
     for a library in the folder `jax_plugins/<platform>` that plugin packages install.
     """
-    for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
-        name, _, path = pair.partition(":")
-        if name == platform and path:
-            return path
+    named = _named_by_environment(platform)
+    if named is not None:
+        return named
     if platform == "tpu":
         with contextlib.suppress(ImportError):
             import libtpu
@@ -366,6 +378,23 @@ def plugin_path(platform: str) -> str | None:
         for library in sorted(Path(folder, platform).glob("*.so")):
             return str(library)
     return None
+
+
+def _named_by_environment(platform: str) -> str | None:
+    for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
+        name, _, path = pair.partition(":")
+        if name == platform and path:
+            return path
+    return None
+
+
+def tpu_is_attached() -> bool:
+    """Whether a TPU chip is among this machine's PCI devices; starts nothing."""
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        with contextlib.suppress(OSError):
+            if vendor.read_text().strip() == _GOOGLE_PCI_VENDOR:
+                return True
+    return False
 
 
 @contextlib.contextmanager

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import threading
-from pathlib import Path
 
 from tpu_compile.errors import OptionError
 from tpu_compile.options import platform_from_environment
-from tpu_compile.runtime.pjrt import Client, open_client
-
-_GOOGLE_PCI_VENDOR = "0x1ae0"
+from tpu_compile.runtime.pjrt import Client, open_client, tpu_is_attached
 
 _lock = threading.RLock()
 _chosen: str | None = None
@@ -41,7 +37,7 @@ def set_platform(platform: str) -> None:
 def current_platform() -> str:
     """Return the platform in force: chosen, from the environment, or TPU if one is attached."""
     with _lock:
-        return _chosen or platform_from_environment() or ("tpu" if _tpu_attached() else "cpu")
+        return _chosen or platform_from_environment() or ("tpu" if _tpu_usable() else "cpu")
 
 
 def current_client() -> Client:
@@ -76,12 +72,6 @@ def use_client(client: Client) -> None:
         _client = client
 
 
-def _tpu_attached() -> bool:
+def _tpu_usable() -> bool:
     """Whether a TPU sits in this machine and libtpu is installed; starts nothing."""
-    if importlib.util.find_spec("libtpu") is None:
-        return False
-    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
-        with contextlib.suppress(OSError):
-            if vendor.read_text().strip() == _GOOGLE_PCI_VENDOR:
-                return True
-    return False
+    return importlib.util.find_spec("libtpu") is not None and tpu_is_attached()
