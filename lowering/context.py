@@ -6,7 +6,8 @@ not depend on the node is in `lowering.hlo`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from lowering import hlo
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.errors import UnsupportedOpError
 from lowering.mlir import ir
-from lowering.sizes import Sizes
+from lowering.sizes import Sizes, representative
 from lowering.source import source_line
 
 PRECISIONS = {"default": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
@@ -42,6 +43,8 @@ class LoweringContext:
         self.sizes = sizes
         self.node: fx.Node
         self.results: tuple[TensorSpec | None, ...] = ()
+        self.functions: Any = None
+        """The functions that regions called several times become (`lowering.regions`)."""
         self._rng_key: ir.Value | None = None
         self._rng_uses = 0
 
@@ -53,6 +56,26 @@ class LoweringContext:
         value = node.meta.get("val")
         values = value if isinstance(value, (list, tuple)) else (value,)
         self.results = tuple(self.spec(item) for item in values)
+
+    @contextlib.contextmanager
+    def entered(self, node: fx.Node) -> Iterator[None]:
+        """Point the context at `node` within the block, then back at the node of before."""
+        before = self.__dict__.get("node"), self.results
+        self.enter(node)
+        try:
+            yield
+        finally:
+            self.node, self.results = before  # type: ignore[assignment]
+
+    @contextlib.contextmanager
+    def with_sizes(self, sizes: Sizes) -> Iterator[None]:
+        """Evaluate symbolic sizes under another binding within the block: in a region."""
+        before = self.sizes
+        self.sizes = sizes
+        try:
+            yield
+        finally:
+            self.sizes = before
 
     def spec(self, value: Any) -> TensorSpec | None:
         """Return the concrete shape and dtype of a fake tensor; None for anything else."""
@@ -97,7 +120,7 @@ class LoweringContext:
             if isinstance(value, (list, tuple)):
                 arguments.extend(value)
             elif value is not None:
-                arguments.append(self.sizes.resolve(value))
+                arguments.append(representative(value))
         return elementwise_dtypes(*arguments, type_promotion_kind=kind)[1]
 
     def as_value(self, operand: Any, dtype: torch.dtype) -> ir.Value:
@@ -145,6 +168,16 @@ class LoweringContext:
             )
         self._rng_uses += 1
         return self._rng_key, self._rng_uses
+
+    @contextlib.contextmanager
+    def with_rng_key(self, key: ir.Value | None) -> Iterator[None]:
+        """Draw from another key within the block, numbering its random ops from the start."""
+        before = self._rng_key, self._rng_uses
+        self._rng_key, self._rng_uses = key, 0
+        try:
+            yield
+        finally:
+            self._rng_key, self._rng_uses = before
 
 
 def unsupported_op(node: fx.Node, why: str) -> UnsupportedOpError:

@@ -1,12 +1,11 @@
 """Walks a functional Core ATen FX graph and builds one StableHLO module from it.
 
-Each node gets a location (module path, op, the user's file and line) and is handed to its
-registered rule. What the module takes and gives back is described in `lowering.signature`.
+The nodes are lowered by `lowering.regions`; here is the function around them. What the module
+takes and gives back is described in `lowering.signature`.
 """
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +14,13 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lowering import hlo
-from lowering.context import LoweringContext, LoweringOptions, unsupported_op
+from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec, tensor_type
-from lowering.errors import LoweringError, UnsupportedOpError
+from lowering.errors import LoweringError
 from lowering.mlir import create_context, func, ir, module_text
-from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
+from lowering.regions import Functions, Walker, location
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
-from lowering.sizes import Bindings, Sizes, is_number
-from lowering.source import source_line
+from lowering.sizes import Bindings, Sizes
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
 
@@ -97,7 +95,10 @@ class _ModuleBuilder:
                 main.arg_attrs = self._donations(len(inputs))
             with ir.InsertionPoint(main.add_entry_block()):
                 self._read_arguments(main)
-                self._lower_nodes()
+                self.context.functions = Functions(module.body)
+                self.values = Walker(self.graph_module, self.context).run(
+                    self.values, self.signature.needed
+                )
                 func.return_([self._physical(result) for result in signature.results])
         self._verify(module)
         return module
@@ -128,68 +129,12 @@ class _ModuleBuilder:
         if self.signature.uses_rng:
             self.context.set_rng_key(main.arguments[len(self.signature.arguments)])
 
-    def _lower_nodes(self) -> None:
-        for node in self.graph_module.graph.nodes:
-            if node in self.values or node not in self.signature.needed or is_number(node):
-                continue
-            if node.op == "get_attr":
-                self.values[node] = self._attribute(node)
-            elif node.op == "call_function":
-                with _location(node):
-                    self.values[node] = self._lower_node(node)
-
-    def _attribute(self, node: fx.Node) -> Any:
-        value = operator.attrgetter(str(node.target))(self.graph_module)
-        return hlo.constant(value) if isinstance(value, torch.Tensor) else value
-
-    def _lower_node(self, node: fx.Node) -> Any:
-        if node.target is operator.getitem:
-            return self.values[node.all_input_nodes[0]][node.args[1]]
-        rule = REGISTRY.get(node.target)
-        if rule is None:
-            raise unsupported_op(node, "it has no lowering")
-        self.context.enter(node)
-        reason = None if rule.check is None else rule.check(node)
-        if reason is not None:
-            raise unsupported_op(node, reason)
-        args = [self._argument(argument) for argument in node.args]
-        kwargs = {
-            name: self._argument(argument)
-            for name, argument in node.kwargs.items()
-            if name in rule.takes or name not in PLACEMENT_ARGUMENTS
-        }
-        try:
-            result = rule.function(self.context, *args, **kwargs)
-        except (UnsupportedOpError, LoweringError):
-            raise
-        except Exception as error:
-            raise _rule_failed(node, error) from error
-        self._check_result(node, rule, result)
-        return result
-
-    def _argument(self, argument: Any) -> Any:
-        """Return an FX argument with nodes replaced by values and symbolic sizes by numbers."""
-        if isinstance(argument, fx.Node):
-            if argument in self.values:
-                return self.values[argument]
-            return self.context.sizes.resolve(argument.meta["val"])
-        if isinstance(argument, (list, tuple)):
-            return [self._argument(item) for item in argument]
-        return self.context.sizes.resolve(argument)
-
-    def _check_result(self, node: fx.Node, rule: Rule, result: Any) -> None:
-        values = result if isinstance(result, (list, tuple)) else (result,)
-        if len(values) != len(self.context.results):
-            raise _rule_failed(
-                node, f"it gave {len(values)} results, torch expects {len(self.context.results)}"
-            )
-        for value, spec in zip(values, self.context.results, strict=True):
-            if value is not None and spec is not None and value.type != tensor_type(spec):
-                raise _rule_failed(node, f"it gave {value.type}, torch expects {spec}")
-
     def _physical(self, result: ResultLayout) -> ir.Value:
-        with _location(result.node):
-            return hlo.transpose(self.values[result.node], result.order)
+        with location(result.node):
+            value = self.values[result.node]
+            if not isinstance(value, ir.Value):
+                value = hlo.scalar(value, result.spec.dtype)
+            return hlo.transpose(value, result.order)
 
     def _verify(self, module: ir.Module) -> None:
         try:
@@ -206,20 +151,3 @@ def _logical(argument: Argument, value: ir.Value) -> ir.Value:
     """Return the tensor as torch sees it from the memory order in which it arrives."""
     inverse = [argument.order.index(dim) for dim in range(len(argument.order))]
     return hlo.transpose(value, inverse)
-
-
-def _location(node: fx.Node) -> ir.Location:
-    line = source_line(node)
-    name = f"{line.module_path}/{node.target}" if line.module_path else str(node.target)
-    if line.file is None:
-        return ir.Location.name(name)
-    return ir.Location.name(name, ir.Location.file(line.file, line.line, 0))
-
-
-def _rule_failed(node: fx.Node, error: Exception | str) -> LoweringError:
-    return LoweringError(
-        f"The lowering of {node.target} failed",
-        where=f"{source_line(node)}, node `{node.name}`",
-        why=f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error,
-        ways_out=("report this graph as a fault of tpu_compile",),
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,9 +16,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
 
 from lowering.dtypes import is_supported, missing_on
+from lowering.sizes import is_number
+from lowering.source import source_line
+from lowering.subgraphs import is_mutable, op_name, subgraphs, wrapped_call
 
 # Arguments that say where and how memory is laid out: the compiler's business, not a rule's.
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -26,6 +31,8 @@ PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_forma
 HOST_DEVICES = frozenset({"cpu"})
 
 Check = Callable[[fx.Node], str | None]
+
+Target = OpOverload | HigherOrderOperator | str
 
 
 class Padding(enum.Enum):
@@ -44,9 +51,9 @@ class Padding(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """How one overload is lowered."""
+    """How one overload, or one higher-order operator, is lowered."""
 
-    overload: OpOverload | str
+    overload: Target
     """A name (`"prims.fma.default"`) stands for an op that torch defines only when it needs it."""
     function: Callable[..., Any]
     padding: Padding
@@ -59,7 +66,7 @@ class Registry:
     """A mapping from overload to rule that refuses silent replacement."""
 
     def __init__(self) -> None:
-        self._rules: dict[OpOverload | str, Rule] = {}
+        self._rules: dict[Target, Rule] = {}
         self._frozen = False
         self._lock = threading.Lock()
 
@@ -77,7 +84,7 @@ class Registry:
                 raise ValueError(f"the registry is frozen: {rule.overload} comes too late")
             self._rules[rule.overload] = rule
 
-    def remove(self, overload: OpOverload) -> None:
+    def remove(self, overload: Target) -> None:
         """Take a user's rule out again (tests and notebooks that define it anew)."""
         with self._lock:
             del self._rules[overload]
@@ -107,7 +114,7 @@ REGISTRY = Registry()
 
 
 def make_rule(
-    overload: OpOverload | str,
+    overload: Target,
     function: Callable[..., Any],
     padding: Padding,
     check: Check | None = None,
@@ -115,9 +122,9 @@ def make_rule(
     """Return a rule for `overload` after checking that it is one overload, not a packet.
 
     Raises:
-        TypeError: `overload` is not an `OpOverload`.
+        TypeError: `overload` is neither an `OpOverload` nor a higher-order operator.
     """
-    if not isinstance(overload, (OpOverload, str)):
+    if not isinstance(overload, (OpOverload, HigherOrderOperator, str)):
         raise TypeError(
             f"a lowering is registered for one overload, such as torch.ops.aten.add.Tensor, "
             f"not for {overload!r}"
@@ -127,14 +134,15 @@ def make_rule(
 
 
 def lowering(
-    *overloads: OpOverload | str, padding: Padding, check: Check | None = None
+    *overloads: Target, padding: Padding, check: Check | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of `overloads`.
 
     The function takes the context, then the arguments of the ATen schema: tensors as MLIR values,
-    numbers, lists and dtypes as they are, sizes as integers. It gives back one value, or a tuple
-    for an op with several results (None for an undefined one). Arguments that only place memory
-    (device, layout, memory format) are dropped unless the function names them.
+    numbers, lists and dtypes as they are, sizes as integers, graphs as `lowering.regions.Region`.
+    It gives back one value, or a tuple for an op with several results (None for an undefined
+    one). Arguments that only place memory (device, layout, memory format) are dropped unless the
+    function names them.
 
     Args:
         overloads: the ATen overloads that share the function.
@@ -155,11 +163,43 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
     """Return why `node` cannot be lowered for `platform` (a PJRT name), or None if it can.
 
     Looks at the registry, at the dtypes and layouts of every tensor that goes in or comes out,
-    and at the rule's own check.
+    at the rule's own check, at the op that a wrapper wraps and at every node of the graphs that a
+    higher-order operator runs.
     """
     rule = REGISTRY.get(node.target)
     if rule is None:
         return "it has no lowering"
+    reason = _tensor_reason(node, platform)
+    if reason is None and rule.check is not None:
+        reason = rule.check(node)
+    call = wrapped_call(node)
+    if reason is None and call is not None:
+        inner = REGISTRY.get(call.target)
+        if inner is None:
+            return "it has no lowering"
+        if inner.check is not None and not is_mutable(call):
+            return inner.check(call)
+    return reason or _reason_within(node, platform)
+
+
+def _reason_within(node: fx.Node, platform: str) -> str | None:
+    """Return why a node in one of the graphs that `node` runs cannot be lowered."""
+    for graph_module in subgraphs(node):
+        for inner in graph_module.graph.nodes:
+            if inner.op != "call_function" or inner.target is operator.getitem:
+                continue
+            if is_number(inner):
+                continue
+            if is_mutable(inner):
+                reason: str | None = "it writes to a tensor"
+            else:
+                reason = unsupported_reason(inner, platform)
+            if reason is not None:
+                return f"it holds {op_name(inner)} ({source_line(inner)}), and {reason}"
+    return None
+
+
+def _tensor_reason(node: fx.Node, platform: str) -> str | None:
     for value in _tensors(node):
         if value.device.type not in HOST_DEVICES:
             return f"a tensor on the device {str(value.device)!r} takes part"
@@ -170,12 +210,11 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
         if value.dtype in missing_on(platform):
             name = str(value.dtype).removeprefix("torch.")
             return f"the platform {platform!r} has no {name} arithmetic"
-    return None if rule.check is None else rule.check(node)
+    return None
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
     for source in (node, *node.all_input_nodes):
-        value = source.meta.get("val")
-        for item in value if isinstance(value, (list, tuple)) else (value,):
+        for item in pytree.tree_leaves(source.meta.get("val")):
             if isinstance(item, torch.Tensor):
                 yield item

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator
 
 from lowering.context import unsupported_op
 from lowering.dtypes import TensorSpec
-from lowering.sizes import Sizes
+from lowering.sizes import Sizes, UnboundSizeError, number_dtype
+from lowering.subgraphs import draws_random_numbers
 
 aten = torch.ops.aten
 
@@ -100,7 +101,14 @@ class Number:
     value: Any
 
 
-Output = FromResult | FromArgument | Number
+@dataclass(frozen=True)
+class NumberFromResult:
+    """An output that is the number in the 0-d result `index`: only the run can tell it."""
+
+    index: int
+
+
+Output = FromResult | FromArgument | Number | NumberFromResult
 
 
 @dataclass(frozen=True)
@@ -183,15 +191,21 @@ class _Reader:
         self.result_of: dict[fx.Node, int] = {}
         self.mutated: dict[int, fx.Node] = {}
         self.inputs_by_storage: dict[int, fx.Node] = {}
+        self.reused = _reused_storages(self.nodes)
+
+    def _storage(self, node: fx.Node) -> int | None:
+        """Return an identity of the memory that eager would give to `node`; None if unknown."""
+        storage = storage_of(node)
+        return None if storage in self.reused else storage
 
     def read(self) -> Signature:
         self._find_mutations()
         for node in self.placeholders:
-            storage = storage_of(node)
+            storage = self._storage(node)
             if storage is not None and self.index_of[node] not in self.mutated:
                 self.inputs_by_storage.setdefault(storage, node)
         output_nodes = self._output_nodes()
-        shared = _shared_storages(output_nodes, self.index_of)
+        shared = self._shared_storages(output_nodes)
         outputs = tuple(self._output(item, shared) for item in output_nodes)
         mutations = tuple(self._mutation(index, node) for index, node in self.mutated.items())
         needed = self._needed()
@@ -231,19 +245,31 @@ class _Reader:
             # Saved for backward before the graph writes to it: backward needs the old value.
             return FromResult(self._result(item), self._own_view_of(item))
         if not isinstance(value, torch.Tensor):
-            return Number(self.sizes.resolve(value))
+            if self.sizes.is_known(value):
+                return Number(self.sizes.resolve(value))
+            return NumberFromResult(self._result(item))
         source = self._view_of_argument(item, value)
         if source is not None:
             return source
         shape, stride = self.sizes.shape(value.shape), self.sizes.shape(value.stride())
         order = dense_order(shape, stride)
-        storage = storage_of(item)
+        storage = self._storage(item)
         if order is None or storage in shared:
             base = self._base(item, value)
             if base is not None:
                 offset = self.sizes.resolve(value.storage_offset())
                 return FromResult(self._result(base), View(shape, stride, offset))
         return FromResult(self._result(item), self._own_view_of(item))
+
+    def _shared_storages(self, items: Sequence[Any]) -> frozenset[int]:
+        """Return the storages that two different output nodes lie in."""
+        nodes_of: dict[int, set[fx.Node]] = {}
+        for item in items:
+            if isinstance(item, fx.Node) and item not in self.index_of:
+                storage = self._storage(item)
+                if storage is not None:
+                    nodes_of.setdefault(storage, set()).add(item)
+        return frozenset(storage for storage, nodes in nodes_of.items() if len(nodes) > 1)
 
     def _own_view_of(self, item: fx.Node) -> View | None:
         """Return how to see a result as the tensor that eager would give for `item`."""
@@ -265,7 +291,7 @@ class _Reader:
 
     def _view_of_argument(self, item: fx.Node, value: torch.Tensor) -> FromArgument | None:
         """Return how to view an input's memory, for an output that is a view of one."""
-        base = self.inputs_by_storage.get(storage_of(item) or -1)
+        base = self.inputs_by_storage.get(self._storage(item) or -1)
         if base is None or not _plain(value) or base.meta["val"].dtype is not value.dtype:
             return None
         offset = self.sizes.resolve(value.storage_offset()) - self.sizes.resolve(
@@ -278,12 +304,14 @@ class _Reader:
         """Return the node whose gapless value is the whole memory that `item` is a view of."""
         if not _plain(value):
             return None
-        storage = storage_of(item)
+        storage = self._storage(item)
+        if storage is None:
+            return None
         for node in self.nodes:
             candidate = node.meta.get("val")
             if node.op != "call_function" or not isinstance(candidate, torch.Tensor):
                 continue
-            if storage_of(node) != storage or candidate.dtype is not value.dtype:
+            if self._storage(node) != storage or candidate.dtype is not value.dtype:
                 continue
             shape = self.sizes.shape(candidate.shape)
             elements = self.sizes.resolve(candidate.untyped_storage().nbytes()) // value.itemsize
@@ -295,7 +323,14 @@ class _Reader:
     def _result(self, node: fx.Node, order: tuple[int, ...] | None = None) -> int:
         if node not in self.result_of:
             value = node.meta["val"]
-            shape = self.sizes.shape(value.shape)
+            if not isinstance(value, torch.Tensor):
+                self.result_of[node] = len(self.results)
+                self.results.append(ResultLayout(node, TensorSpec((), number_dtype(value)), ()))
+                return self.result_of[node]
+            try:
+                shape = self.sizes.shape(value.shape)
+            except UnboundSizeError as error:
+                raise unsupported_op(node, "the shape of its result depends on data") from error
             order = order or dense_order(shape, self.sizes.shape(value.stride()))
             if order is None:
                 order = tuple(range(len(shape)))
@@ -352,12 +387,6 @@ class _Reader:
         return arguments
 
 
-def draws_random_numbers(node: fx.Node) -> bool:
-    """Whether `node` reads the random state."""
-    target = node.target
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
 def storage_of(node: fx.Node) -> int | None:
     """Return an identity of the memory behind a node's fake tensor; None for anything else."""
     value = node.meta.get("val")
@@ -371,12 +400,18 @@ def _plain(value: torch.Tensor) -> bool:
     return not value.is_conj() and not value.is_neg()
 
 
-def _shared_storages(items: Sequence[Any], inputs: dict[fx.Node, int]) -> frozenset[int]:
-    """Return the storages that two different output nodes lie in."""
-    nodes_of: dict[int, set[fx.Node]] = {}
-    for item in items:
-        if isinstance(item, fx.Node) and item not in inputs:
-            storage = storage_of(item)
-            if storage is not None:
-                nodes_of.setdefault(storage, set()).add(item)
-    return frozenset(storage for storage, nodes in nodes_of.items() if len(nodes) > 1)
+def _reused_storages(nodes: Sequence[fx.Node]) -> frozenset[int]:
+    """Return the storages that say nothing, as several inputs or results of graphs lie there.
+
+    Torch gives the fake results of one call of a region (`invoke_subgraph`) to its other calls
+    too, and saved for backward they become inputs. Real results of such ops never share memory.
+    """
+    seen: set[int] = set()
+    reused: set[int] = set()
+    for node in nodes:
+        source = node.args[0] if node.target is operator.getitem else None
+        is_result = isinstance(source, fx.Node) and isinstance(source.target, HigherOrderOperator)
+        storage = storage_of(node) if is_result or node.op == "placeholder" else None
+        if storage is not None:
+            (reused if storage in seen else seen).add(storage)
+    return frozenset(reused)

@@ -6,7 +6,7 @@ is lowered for one binding of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -26,6 +26,25 @@ def expression(size: Any) -> Any:
 def is_number(node: fx.Node) -> bool:
     """Whether a node is a size computation: known from the call's arguments, never executed."""
     return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, complex, bool))
+
+
+def representative(number: Any) -> Any:
+    """Return a plain number of the same kind as `number`: where only its type matters."""
+    if isinstance(number, torch.SymInt):
+        return 1
+    if isinstance(number, torch.SymFloat):
+        return 1.0
+    return True if isinstance(number, torch.SymBool) else number
+
+
+def number_dtype(number: Any) -> torch.dtype:
+    """Return the dtype that holds a number: int64, float64 or bool."""
+    kind = type(representative(number))
+    return torch.bool if kind is bool else torch.float64 if kind is float else torch.int64
+
+
+class UnboundSizeError(KeyError):
+    """A number has no value under this binding: only a run can tell it."""
 
 
 def placeholder_symbols(
@@ -75,7 +94,7 @@ class Sizes:
         """Return `size` as a plain number; plain values pass through.
 
         Raises:
-            KeyError: the expression holds a symbol without a binding.
+            UnboundSizeError: the expression holds a symbol without a binding.
         """
         if not isinstance(size, SYMBOLIC):
             return size
@@ -88,6 +107,19 @@ class Sizes:
         """Return every size as an integer."""
         return tuple(self.resolve(size) for size in sizes)
 
+    def is_known(self, size: Any) -> bool:
+        """Whether `size` has a value under this binding."""
+        try:
+            self.resolve(size)
+        except UnboundSizeError:
+            return False
+        return True
+
+    def within(self, bindings: Bindings, unknown: Collection[sympy.Expr] = ()) -> Sizes:
+        """Return the sizes of a graph run by this one: `bindings` added, `unknown` taken out."""
+        kept = {expr: value for expr, value in self._bindings.items() if expr not in unknown}
+        return Sizes({**kept, **bindings})
+
     def _evaluate(self, expr: Any, size: Any) -> Any:
         value = expr
         if isinstance(expr, sympy.Basic):
@@ -95,7 +127,7 @@ class Sizes:
             if value is None:
                 value = expr.xreplace(self._numbers())
         if getattr(value, "free_symbols", None):
-            raise KeyError(str(expr))
+            raise UnboundSizeError(str(expr))
         if isinstance(size, torch.SymInt):
             return int(value)
         return float(value) if isinstance(size, torch.SymFloat) else bool(value)

@@ -78,6 +78,19 @@ class Source:
         return threefry((first, second), (linear_index(shape, torch.uint32), draw))
 
 
+def fresh_key(ctx: LoweringContext, step: ir.Value | None = None) -> ir.Value:
+    """Return a key (ui32[2]) that nothing else of the program draws from.
+
+    `step` (0-d ui32) tells the passes of a loop apart.
+    """
+    key, number = ctx.rng_key()
+    step = hlo.scalar(0, torch.uint32) if step is None else step
+    halves = [hlo.reshape(hlo.slice_in_dim(key, i, i + 1, dim=0), ()) for i in range(2)]
+    draw = hlo.scalar(number << STREAM_BITS, torch.uint32)
+    words = threefry((halves[0], halves[1]), (step, draw))
+    return hlo.concatenate([hlo.reshape(word, (1,)) for word in words], 0)
+
+
 # --- from bits to numbers ------------------------------------------------------------------------
 
 

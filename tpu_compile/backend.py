@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from lowering.errors import UnsupportedOpError
+from lowering.rng_states import give_keys_for_states
 from tpu_compile import capture
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
 from tpu_compile.executable import HISTORY, PROGRAMS, GraphExecutable, GraphName
@@ -106,6 +107,7 @@ class _GraphCompiler:
     def compile(self, graph_module: fx.GraphModule, kind: str) -> capture.Compiled:
         """Return the callable of a functional graph; `kind` is what AOTAutograd made it for."""
         RECORDER.count("graphs")
+        give_keys_for_states(graph_module, self._client.platform)
         name = GraphName(self._function, self._where, kind)
         declined: set[str] = set()
         while True:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from lowering import LoweredGraph, LoweringOptions, lower_graph
 from lowering.importer import RNG_KEY
 from lowering.mlir import module_bytecode
-from lowering.signature import Argument, FromArgument, FromResult, Output
+from lowering.signature import Argument, FromArgument, FromResult, NumberFromResult, Output
 from lowering.sizes import Bindings, bind, placeholder_symbols
 from tpu_compile.errors import DeviceError, TpuCompileError
 from tpu_compile.options import CompileOptions
@@ -208,6 +208,8 @@ def _output(output: Output, results: Sequence[torch.Tensor], args: Sequence[Any]
         if view is None:
             return tensor
         return tensor.as_strided(view.size, view.stride, tensor.storage_offset() + view.offset)
+    if isinstance(output, NumberFromResult):
+        return results[output.index].item()
     return output.value
 
 

@@ -18,6 +18,7 @@ from torch import fx
 from lowering.registry import unsupported_reason
 from lowering.sizes import is_number
 from lowering.source import SourceLine, source_line
+from lowering.subgraphs import op_name
 
 aten = torch.ops.aten
 
@@ -123,7 +124,7 @@ def _unsupported(
         )
         if why is not None:
             eager[node] = True
-            fallbacks.append(Fallback(node.name, str(node.target), source_line(node), why))
+            fallbacks.append(Fallback(node.name, op_name(node), source_line(node), why))
     return eager, tuple(fallbacks)
 
 
@@ -133,6 +134,7 @@ def _steps(
     level: dict[fx.Node, int] = {}
     compiled: dict[int, list[fx.Node]] = {}
     host: dict[int, list[fx.Node]] = {}
+    inside: set[fx.Node] = set()
     for node in graph_module.graph.nodes:
         inputs = [
             level[source] + (1 if source in eager and node not in eager else 0)
@@ -143,7 +145,8 @@ def _steps(
             continue
         if node in eager or node in checks:
             host.setdefault(level[node], []).append(node)
-        elif not is_number(node):
+        elif not is_number(node) or _is_told_by_a_run(node, inside):
+            inside.add(node)
             compiled.setdefault(level[node], []).append(node)
     steps: list[Part | EagerOp] = []
     for number in sorted(compiled.keys() | host.keys()):
@@ -153,6 +156,11 @@ def _steps(
                 steps.append(part)
         steps.extend(EagerOp(node, eager.get(node, False)) for node in host.get(number, ()))
     return tuple(steps)
+
+
+def _is_told_by_a_run(node: fx.Node, inside: set[fx.Node]) -> bool:
+    """Whether a number is a result of a compiled op, such as the counter of a loop."""
+    return node.target is operator.getitem and node.args[0] in inside
 
 
 def _extract(graph_module: fx.GraphModule, nodes: list[fx.Node]) -> Part | None:

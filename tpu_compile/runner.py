@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from lowering.sizes import SYMBOLIC, Sizes, bind, placeholder_symbols
+from lowering.subgraphs import op_name
 from tpu_compile.errors import FallbackWarning
 from tpu_compile.executable import GraphExecutable
 from tpu_compile.partition import EagerOp, Fallback, Part, Plan, resolve_arguments
@@ -81,7 +82,10 @@ class PartitionedGraph:
                 if isinstance(step, Part):
                     inputs = [value_of(node) for node in step.inputs]
                     results = self._executables[step](inputs)
-                    values.update(zip(step.outputs, results, strict=True))
+                    for node, result in zip(step.outputs, results, strict=True):
+                        values[node] = result
+                        if isinstance(node.meta.get("val"), SYMBOLIC):
+                            _bind_result(node.meta["val"], result, bindings)
                 else:
                     self._run_eager(step, values, value_of, bindings)
                 for node in self._last_use.get(number, ()):
@@ -103,7 +107,7 @@ class PartitionedGraph:
         values[node] = result
         _bind_result(node.meta.get("val"), result, bindings)
         if step.counted:
-            RECORDER.count_fallback(str(node.target))
+            RECORDER.count_fallback(op_name(node))
 
 
 def _bind_result(fake: Any, result: Any, bindings: dict[Any, Any]) -> None:

@@ -22,32 +22,32 @@ aten = torch.ops.aten
 def full(
     ctx: LoweringContext,
     size: Sequence[int],
-    fill_value: hlo.Scalar,
+    fill_value: hlo.Scalar | ir.Value,
     *,
     dtype: torch.dtype | None = None,
 ) -> ir.Value:
     """`fill_value` at every position."""
-    return hlo.full(ctx.result.shape, ctx.result.dtype, fill_value)
+    return ctx.broadcast_operands((fill_value,), ctx.result.dtype)[0]
 
 
 @lowering(aten.full_like.default, padding=Padding.FLOWS)
 def full_like(
     ctx: LoweringContext,
     operand: ir.Value,
-    fill_value: hlo.Scalar,
+    fill_value: hlo.Scalar | ir.Value,
     *,
     dtype: torch.dtype | None = None,
 ) -> ir.Value:
     """`fill_value` at every position, in the shape of `operand` and its dtype or `dtype`."""
-    return hlo.full(ctx.result.shape, ctx.result.dtype, fill_value)
+    return ctx.broadcast_operands((fill_value,), ctx.result.dtype)[0]
 
 
 @lowering(aten.scalar_tensor.default, padding=Padding.FLOWS)
 def scalar_tensor(
-    ctx: LoweringContext, number: hlo.Scalar, *, dtype: torch.dtype | None = None
+    ctx: LoweringContext, number: hlo.Scalar | ir.Value, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     """A number as a 0-d tensor."""
-    return hlo.scalar(number, ctx.result.dtype)
+    return ctx.as_value(number, ctx.result.dtype)
 
 
 @lowering(

@@ -69,10 +69,15 @@ def squeeze(ctx: LoweringContext, operand: ir.Value, dim: Sequence[int]) -> ir.V
 
 
 @lowering(aten.select.int, aten.select_copy.int, padding=Padding.INDEXED)
-def select(ctx: LoweringContext, operand: ir.Value, dim: int, index: int) -> ir.Value:
+def select(ctx: LoweringContext, operand: ir.Value, dim: int, index: int | ir.Value) -> ir.Value:
     """`operand[..., index, ...]` along `dim`, which is dropped; negative `index` from the end."""
     spec = spec_of(operand)
     dim %= spec.rank
+    if isinstance(index, ir.Value):
+        size = hlo.full_like(index, spec.shape[dim])
+        negative = hlo.compare(index, hlo.full_like(index, 0), "LT")
+        index = hlo.select(negative, stablehlo.add(index, size), index)
+        return hlo.dynamic_index(operand, hlo.convert(index, torch.int32), dim)
     index = index + spec.shape[dim] if index < 0 else index
     return hlo.reshape(hlo.slice_in_dim(operand, index, index + 1, dim=dim), ctx.result.shape)
 
