@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from lowering.dtypes import is_supported, missing_on
-from lowering.sizes import is_number
+from lowering.sizes import SYMBOLIC, is_number
 from lowering.source import source_line
 from lowering.subgraphs import is_mutable, op_name, subgraphs, wrapped_call
 
@@ -179,7 +180,30 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
             return "it has no lowering"
         if inner.check is not None and not is_mutable(call):
             return inner.check(call)
-    return reason or _reason_within(node, platform)
+    return reason or _size_reason(node) or _reason_within(node, platform)
+
+
+def _size_reason(node: fx.Node) -> str | None:
+    """Return why a higher-order operator's result has no size at compile time, if it has none.
+
+    Branches whose results differ in size give sizes that only the run can tell.
+    """
+    if not isinstance(node.target, HigherOrderOperator):
+        return None
+    known = {
+        symbol
+        for source in node.all_input_nodes
+        for symbol in _unbacked(source.meta.get("val"), numbers=True)
+    }
+    given = _unbacked(node.meta.get("val"), numbers=False)
+    return None if given <= known else "the shape of what it gives depends on data"
+
+
+def _unbacked(value: Any, *, numbers: bool) -> set[Any]:
+    """Return the symbols that only a run can bind, in shapes and, if asked, in numbers."""
+    kinds = (torch.Tensor, *SYMBOLIC) if numbers else torch.Tensor
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, kinds)]
+    return set(free_unbacked_symbols(leaves))
 
 
 def _reason_within(node: fx.Node, platform: str) -> str | None:

@@ -237,6 +237,12 @@ class _Reader:
     def _output(self, item: Any, shared: frozenset[int]) -> Output:
         if not isinstance(item, fx.Node):
             return Number(self.sizes.resolve(item))
+        try:
+            return self._node_output(item, shared)
+        except UnboundSizeError as error:
+            raise unsupported_op(item, "the shape of its result depends on data") from error
+
+    def _node_output(self, item: fx.Node, shared: frozenset[int]) -> Output:
         value = item.meta.get("val")
         if item in self.index_of:
             index = self.index_of[item]
@@ -327,10 +333,7 @@ class _Reader:
                 self.result_of[node] = len(self.results)
                 self.results.append(ResultLayout(node, TensorSpec((), number_dtype(value)), ()))
                 return self.result_of[node]
-            try:
-                shape = self.sizes.shape(value.shape)
-            except UnboundSizeError as error:
-                raise unsupported_op(node, "the shape of its result depends on data") from error
+            shape = self.sizes.shape(value.shape)
             order = order or dense_order(shape, self.sizes.shape(value.stride()))
             if order is None:
                 order = tuple(range(len(shape)))
@@ -362,7 +365,7 @@ class _Reader:
             node = stack.pop()
             if node not in needed:
                 needed.add(node)
-                stack.extend(node.all_input_nodes)
+                stack.extend(_read_by(node))
         return frozenset(needed)
 
     def _arguments(self, needed: frozenset[fx.Node]) -> list[Argument]:
@@ -385,6 +388,15 @@ class _Reader:
                 spec = TensorSpec(shape, value.dtype)
                 arguments.append(Argument(node, self.index_of.get(node), spec, order))
         return arguments
+
+
+def _read_by(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes whose values `node` reads: an effect token has none, so it is no argument."""
+    if node.target is not torch.ops.higher_order.with_effects:
+        return node.all_input_nodes
+    read: dict[fx.Node, None] = {}
+    fx.node.map_arg((node.args[1:], node.kwargs), read.setdefault)
+    return list(read)
 
 
 def storage_of(node: fx.Node) -> int | None:

@@ -6,12 +6,11 @@ its graph is lowered in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._guards import tracing
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -27,17 +26,14 @@ def lower_function(
     ctx: LoweringContext,
     function: Callable[..., Any],
     *operands: Any,
-    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
 ) -> list[Any]:
-    """Return what `function` gives for `operands` (values; numbers and None are passed as they are).
+    """Return what `function` gives for `operands`: values become tensors, others stay.
 
     `function` is written in functional torch and gives a tensor or a flat list of tensors.
-    `decompositions` are added to those of captures.
 
     Raises:
         UnsupportedOpError: an op within has no lowering.
     """
-    table = {**decomposition_table(), **(decompositions or {})}
     values = [operand for operand in operands if isinstance(operand, ir.Value)]
 
     def on_tensors(*tensors: torch.Tensor) -> Any:
@@ -47,5 +43,7 @@ def lower_function(
     # The capture that is under way has a fake mode of its own, which must not be mixed with ours.
     with tracing(None), FakeTensorMode(allow_non_fake_inputs=True):
         fakes = [torch.empty(spec_of(v).shape, dtype=spec_of(v).dtype) for v in values]
-        graph = make_fx(functionalize(on_tensors), decomposition_table=table)(*fakes)
+        graph = make_fx(functionalize(on_tensors), decomposition_table=decomposition_table())(
+            *fakes
+        )
     return Region(graph, ctx)(*values)

@@ -234,10 +234,10 @@ def associative_scan(
     rows: Sequence[ir.Value],
     additional: Sequence[Any] = (),
 ) -> tuple[ir.Value, ...]:
-    """At each position of dim 0 the rows up to it, combined: in log2 steps, each on whole tensors.
+    """At each position of dim 0 the rows up to it, combined: in log2 steps on whole tensors.
 
-    Step by step a position takes in the one that lies 1, 2, 4... before it (Hillis and Steele 1986).
-    `combine` is traced on single rows, so torch vectorizes it first.
+    Step by step a position takes in the one that lies 1, 2, 4... before it (Hillis and Steele,
+    "Data parallel algorithms", 1986). `combine` is traced on single rows, so torch vectorizes it.
     """
     length = spec_of(rows[0]).shape[0]
     values = list(rows)

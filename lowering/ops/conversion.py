@@ -33,10 +33,13 @@ def identity(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
 
 @lowering(aten._to_copy.default, padding=Padding.FLOWS)
 def to_copy(
-    ctx: LoweringContext, operand: ir.Value, *, dtype: torch.dtype | None = None
+    ctx: LoweringContext, operand: ir.Value | hlo.Scalar, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
-    """The operand cast to `dtype`; device and layout are the compiler's business."""
-    return hlo.convert(operand, ctx.result.dtype)
+    """The operand cast to `dtype`; device and layout are the compiler's business.
+
+    Vectorized functions (`torch.vmap`) call it on numbers too.
+    """
+    return ctx.as_value(operand, ctx.result.dtype)
 
 
 @lowering(torch.ops.prims.convert_element_type.default, padding=Padding.FLOWS)

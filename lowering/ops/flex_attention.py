@@ -31,19 +31,21 @@ Tensors = Sequence[torch.Tensor]
 LN2 = math.log(2)
 
 
-def _zeros_and_scatter(
-    shape: Sequence[int], indices: Tensors, values: torch.Tensor
-) -> torch.Tensor:
-    """Return zeros of `shape` with `values` added at `indices`: the gradient of indexing."""
-    zeros = torch.zeros(shape, dtype=values.dtype)
-    return torch.ops.aten.index_put(zeros, list(indices), values, accumulate=True)
+@lowering(torch.ops.flex_lib.zeros_and_scatter.default, padding=Padding.EXACT)
+def zeros_and_scatter(
+    ctx: LoweringContext, shape: Sequence[int], indices: Sequence[ir.Value], values: ir.Value
+) -> ir.Value:
+    """Zeros of `shape` with `values` added at `indices`: the gradient of indexing a buffer."""
 
+    def added(values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros(shape, dtype=values.dtype)
+        return torch.ops.aten.index_put(zeros, list(indices), values, accumulate=True)
 
-_DECOMPOSITIONS = {torch.ops.flex_lib.zeros_and_scatter.default: _zeros_and_scatter}
+    return lower_function(ctx, added, values, *indices)[0]
 
 
 class _Scores:
-    """The score matrices `[batch, heads, queries, keys]` of one attention, before and after mods."""
+    """The score matrices `[batch, heads, queries, keys]` of one attention."""
 
     def __init__(
         self, query: torch.Tensor, key: torch.Tensor, scale: float, mask_mod: Any, mask: Tensors
@@ -120,10 +122,7 @@ def flex_attention(
         return [output, logsumexp / LN2, largest / LN2]
 
     buffers = (*score_mod_other_buffers, *mask_mod_other_buffers)
-    results = lower_function(
-        ctx, attention, query, key, value, *buffers, decompositions=_DECOMPOSITIONS
-    )
-    return tuple(results)
+    return tuple(lower_function(ctx, attention, query, key, value, *buffers))
 
 
 @lowering(higher_order.flex_attention_backward, padding=Padding.EXACT)
@@ -206,7 +205,7 @@ def flex_attention_backward(
 
     tensors = (query, key, value, output, logsumexp, grad_output, grad_logsumexp)
     buffers = (*score_mod_other_buffers, *mask_mod_other_buffers)
-    results = lower_function(ctx, gradients, *tensors, *buffers, decompositions=_DECOMPOSITIONS)
+    results = lower_function(ctx, gradients, *tensors, *buffers)
     given = iter(results[3:])
     return (*results[:3], tuple(next(given) if is_wanted else None for is_wanted in wanted))
 

@@ -86,10 +86,13 @@ def _call(ctx: LoweringContext, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 @lowering(higher_order.with_effects, padding=Padding.EXACT)
 def with_effects(
-    ctx: LoweringContext, token: ir.Value, op: Any, *args: Any, **kwargs: Any
+    ctx: LoweringContext, token: Any, op: Any, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
-    """The token as it came, and the results of the op: a lowered op has no effect to order."""
-    return (token, *_call(ctx, args, kwargs))
+    """A token (an empty tensor) and the results of the op: a lowered op has no effect to order.
+
+    The token that goes in is no value: torch passes None for it when the program runs.
+    """
+    return (hlo.full(ctx.result.shape, ctx.result.dtype, 0), *_call(ctx, args, kwargs))
 
 
 @lowering(higher_order.run_and_save_rng_state, padding=Padding.EXACT)
