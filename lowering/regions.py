@@ -161,7 +161,9 @@ class Function:
 
     def call(self, operands: Sequence[ir.Value]) -> list[Any]:
         """Return the results, values and others in order."""
-        results = iter(func.CallOp(self.op, list(operands)).results)
+        types = list(self.op.type.results)
+        name = ir.FlatSymbolRefAttr.get(self.op.name.value)
+        results = iter(func.CallOp(types, name, list(operands)).results)
         return [next(results) if item is None else item[0] for item in self.fixed]
 
 
@@ -219,8 +221,8 @@ class Region:
                 items = outputs if isinstance(outputs, (list, tuple)) else [outputs]
                 return [walker.argument(item) for item in items]
             except UnsupportedOpError as error:
-                error.node_name = outer.name
-                raise
+                why = f"within it, {error.what} ({error.where}): {error.why}"
+                raise unsupported_op(outer, why) from error
             except UnboundSizeError as error:
                 raise unsupported_op(outer, "a size within it depends on data") from error
 

@@ -81,7 +81,7 @@ _ARITHMETIC: dict[Any, Callable[..., ir.Value]] = {
     torch.sym_not: stablehlo.not_,
 }
 
-_COMPARISONS = {
+_COMPARISONS: dict[Any, Callable[..., ir.Value]] = {
     operator.eq: _compared("EQ"),
     operator.ne: _compared("NE"),
     operator.lt: _compared("LT"),
@@ -97,7 +97,7 @@ def lower_number(node: fx.Node, args: list[Any]) -> ir.Value:
     Raises:
         UnsupportedOpError: no rule for the node's function, or a float on a TPU.
     """
-    target = node.target
+    target: Any = node.target
     if target is aten._local_scalar_dense.default:
         return hlo.reshape(hlo.convert(args[0], number_dtype(node.meta["val"])), ())
     build = _ARITHMETIC.get(target) or _COMPARISONS.get(target)

@@ -391,7 +391,7 @@ class _Reader:
 
 
 def _read_by(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes whose values `node` reads: an effect token has none, so it is no argument."""
+    """Return the nodes whose values `node` reads; an effect token has none to read."""
     if node.target is not torch.ops.higher_order.with_effects:
         return node.all_input_nodes
     read: dict[fx.Node, None] = {}

@@ -65,7 +65,7 @@ def wrapped_call(node: fx.Node) -> fx.Node | None:
     if not isinstance(node.target, HigherOrderOperator) or node.target not in WRAPPED_AT:
         return None
     position = WRAPPED_AT[node.target]
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     if node.target is higher_order.with_effects:
         value = value[1] if len(value) == 2 else tuple(value[1:])
     elif node.target is higher_order.run_and_save_rng_state:

@@ -109,7 +109,7 @@ class _GraphCompiler:
         RECORDER.count("graphs")
         give_keys_for_states(graph_module, self._client.platform)
         name = GraphName(self._function, self._where, kind)
-        declined: set[str] = set()
+        declined: dict[str, str] = {}
         while True:
             graph_plan = plan(graph_module, self._client.platform, declined)
             if graph_plan.fallbacks and self._options.fallback == "error":
@@ -119,7 +119,8 @@ class _GraphCompiler:
             except UnsupportedOpError as error:
                 if self._options.fallback == "error" or error.node_name in {None, *declined}:
                     raise
-                declined.add(str(error.node_name))
+                why = f"its lowering declined these arguments: {error.why}"
+                declined[str(error.node_name)] = why
                 continue
             warn_once(graph_plan.fallbacks)
             self._report(graph_plan, name)

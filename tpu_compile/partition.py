@@ -8,12 +8,13 @@ part depends on earlier levels only and no cycle can arise.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 
 from lowering.registry import unsupported_reason
 from lowering.sizes import is_number
@@ -81,13 +82,13 @@ class Plan:
 
 
 def plan(
-    graph_module: fx.GraphModule, platform: str, declined: Collection[str] = frozenset()
+    graph_module: fx.GraphModule, platform: str, declined: Mapping[str, str] | None = None
 ) -> Plan:
     """Return how to run a functional ATen graph on `platform` (a PJRT name).
 
-    `declined` names nodes whose rules refused their arguments when they were lowered.
+    `declined` has the nodes whose rules refused their arguments when they were lowered, and why.
     """
-    eager, fallbacks = _unsupported(graph_module, platform, declined)
+    eager, fallbacks = _unsupported(graph_module, platform, declined or {})
     checks = {node for node in graph_module.graph.nodes if node.target in HOST_CHECKS}
     if not eager and not checks:
         whole = Part(graph_module, _placeholders(graph_module), ())
@@ -100,7 +101,7 @@ def _placeholders(graph_module: fx.GraphModule) -> tuple[fx.Node, ...]:
 
 
 def _unsupported(
-    graph_module: fx.GraphModule, platform: str, declined: Collection[str]
+    graph_module: fx.GraphModule, platform: str, declined: Mapping[str, str]
 ) -> tuple[dict[fx.Node, bool], tuple[Fallback, ...]]:
     """Return the nodes that run in eager PyTorch (value: whether counted) and the reasons."""
     eager: dict[fx.Node, bool] = {}
@@ -117,11 +118,7 @@ def _unsupported(
         ) and not str(node.target).startswith(("aten.sym_", "sym_"))
         if is_number(node) and not scalar_of_tensor:
             continue
-        why = (
-            "its lowering declined these arguments"
-            if node.name in declined
-            else unsupported_reason(node, platform)
-        )
+        why = declined.get(node.name) or unsupported_reason(node, platform)
         if why is not None:
             eager[node] = True
             fallbacks.append(Fallback(node.name, op_name(node), source_line(node), why))
@@ -134,7 +131,7 @@ def _steps(
     level: dict[fx.Node, int] = {}
     compiled: dict[int, list[fx.Node]] = {}
     host: dict[int, list[fx.Node]] = {}
-    inside: set[fx.Node] = set()
+    told: set[fx.Node] = set()
     for node in graph_module.graph.nodes:
         inputs = [
             level[source] + (1 if source in eager and node not in eager else 0)
@@ -145,8 +142,9 @@ def _steps(
             continue
         if node in eager or node in checks:
             host.setdefault(level[node], []).append(node)
-        elif not is_number(node) or _is_told_by_a_run(node, inside):
-            inside.add(node)
+        elif not is_number(node) or _is_told_by_a_run(node, told):
+            if is_number(node) or isinstance(node.target, HigherOrderOperator):
+                told.add(node)
             compiled.setdefault(level[node], []).append(node)
     steps: list[Part | EagerOp] = []
     for number in sorted(compiled.keys() | host.keys()):
@@ -158,9 +156,9 @@ def _steps(
     return tuple(steps)
 
 
-def _is_told_by_a_run(node: fx.Node, inside: set[fx.Node]) -> bool:
-    """Whether a number is a result of a compiled op, such as the counter of a loop."""
-    return node.target is operator.getitem and node.args[0] in inside
+def _is_told_by_a_run(number: fx.Node, told: set[fx.Node]) -> bool:
+    """Whether a number comes from a compiled op in `told`, as the counter of a loop does."""
+    return any(source in told for source in number.all_input_nodes)
 
 
 def _extract(graph_module: fx.GraphModule, nodes: list[fx.Node]) -> Part | None:

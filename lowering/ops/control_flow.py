@@ -118,7 +118,7 @@ def while_loop(
     """
     if condition.draws_random_numbers:
         raise ctx.unsupported("its condition draws random numbers")
-    fakes = fx.node.map_arg(ctx.node.args[2], lambda node: node.meta["val"])
+    fakes = ctx.argument(2)
     keys = _Keys(ctx, body)
     initial = [
         as_number(x, number_dtype(fake)) if _is_number(fake) else x

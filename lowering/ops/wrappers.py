@@ -186,7 +186,7 @@ def auto_functionalized_v2(ctx: LoweringContext, op: Any, **kwargs: Any) -> tupl
     return (*results[: len(results) - len(names)], *bases)
 
 
-def _bounds(base: ir.Value, view: SliceViewInfo) -> tuple[int, int, int]:
+def _bounds(base: ir.Value, view: Any) -> tuple[int, int, int]:
     size = spec_of(base).shape[view.dim]
     start, end = (min(max(b + size if b < 0 else b, 0), size) for b in (view.start, view.end))
     return view.dim, start, max(start, end)
