@@ -76,7 +76,8 @@ def serve() -> None:
         try:
             result = run_case(Case(*request["case"]), request["most"])
         except Exception as error:
-            result = Result(Case(*request["case"]), failures={-1: f"{type(error).__name__}: {error}"})
+            why = f"{type(error).__name__}: {error}"
+            result = Result(Case(*request["case"]), failures={-1: why})
         answers.write(encode(result) + "\n")
         answers.flush()
 
