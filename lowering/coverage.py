@@ -18,6 +18,7 @@ import lowering
 from lowering.decompositions import KEPT_WHOLE, decomposition_table
 from lowering.registry import REGISTRY
 
+EVIDENCE = Path(lowering.__file__).parent.parent / "docs" / "op_evidence.json"
 PAGE = Path(lowering.__file__).parent.parent / "docs" / "op_coverage.md"
 
 
