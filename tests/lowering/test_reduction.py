@@ -196,7 +196,7 @@ def test_hash_tensor_reads_wide_bits() -> None:
             torch.hash_tensor(integers.to(torch.uint8), dim=1, keepdim=True),
             torch.hash_tensor(integers > 0, dim=0),
             torch.hash_tensor(floats, dim=[0, 1]),
-            torch.hash_tensor(floats.bfloat16(), dim=-1),
+            torch.hash_tensor(floats[1:].bfloat16(), dim=-1),
             torch.hash_tensor(floats.double(), dim=[]),
         ]
 
