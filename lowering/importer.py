@@ -6,6 +6,7 @@ takes and gives back is described in `lowering.signature`.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,9 @@ from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec, tensor_type
 from lowering.errors import LoweringError
 from lowering.mlir import create_context, func, ir, module_text
-from lowering.regions import Functions, Walker, location
+from lowering.regions import Functions, Locations, Walker
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
-from lowering.sizes import Bindings, Sizes
+from lowering.sizes import Bindings, Sizes, UnboundSizeError
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
 
@@ -62,10 +63,14 @@ def lower_graph(
     options = LoweringOptions() if options is None else options
     sizes = Sizes(bindings)
     signature = read_signature(graph_module, sizes)
+    context = LoweringContext(options, sizes)
+    for node in signature.needed:
+        with contextlib.suppress(UnboundSizeError):  # told with its node when it is lowered
+            context.specs(node)
     # Rules compute small tables with torch: on the CPU and for real, whatever mode or default
     # device the user has set around the first call.
     with torch.device("cpu"), _disable_current_modes(), create_context(), ir.Location.unknown():
-        builder = _ModuleBuilder(graph_module, signature, LoweringContext(options, sizes))
+        builder = _ModuleBuilder(graph_module, signature, context)
         return LoweredGraph(builder.build(donate=donate), signature, options)
 
 
@@ -94,8 +99,9 @@ class _ModuleBuilder:
             if donate:
                 main.arg_attrs = self._donations(len(inputs))
             with ir.InsertionPoint(main.add_entry_block()):
-                self._read_arguments(main)
                 self.context.functions = Functions(module.body)
+                self.context.locations = Locations()
+                self._read_arguments(main)
                 self.values = Walker(self.graph_module, self.context).run(
                     self.values, self.signature.needed
                 )
@@ -130,7 +136,7 @@ class _ModuleBuilder:
             self.context.set_rng_key(main.arguments[len(self.signature.arguments)])
 
     def _physical(self, result: ResultLayout) -> ir.Value:
-        with location(result.node):
+        with self.context.locations.of(result.node):
             value = self.values[result.node]
             if not isinstance(value, ir.Value):
                 value = hlo.scalar(value, result.spec.dtype)

@@ -23,7 +23,7 @@ from lowering.mlir import func, ir
 from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
 from lowering.run_time_numbers import accepts_run_time_numbers, lower_number
 from lowering.sizes import SYMBOLIC, Sizes, UnboundSizeError, expression, is_number
-from lowering.source import source_line
+from lowering.source import SourceLine, own_line, source_line
 from lowering.subgraphs import draws_random_numbers
 from lowering.threefry import fresh_key
 
@@ -47,7 +47,7 @@ class Walker:
             if node.op == "get_attr":
                 self.values[node] = self._attribute(node)
             elif node.op == "call_function" and not self._is_known_number(node):
-                with location(node):
+                with self.context.locations.of(node):
                     self.values[node] = self._lower(node)
         return self.values
 
@@ -134,10 +134,31 @@ def _check_result(context: LoweringContext, node: fx.Node, rule: Rule, result: A
             raise _rule_failed(node, f"it gave {value.type}, torch expects {spec}")
 
 
-def location(node: fx.Node) -> ir.Location:
-    """Return the MLIR location of `node`: module path, op, and the user's file and line."""
-    line = source_line(node)
-    name = f"{line.module_path}/{node.target}" if line.module_path else str(node.target)
+class Locations:
+    """The MLIR locations of nodes: module path, op, and the user's file and line."""
+
+    def __init__(self) -> None:
+        self._lines: dict[fx.Node, SourceLine] = {}
+        self._made: dict[tuple[SourceLine, str], ir.Location] = {}
+
+    def of(self, node: fx.Node) -> ir.Location:
+        """Return the location of `node`, whose sources were asked for before it."""
+        line = own_line(node)
+        if line.file is None:
+            # What feeds the node has been here before it; `source_line` would walk for each node.
+            sources = node.all_input_nodes
+            borrowed = self._lines.get(sources[0]) if sources else None
+            line = borrowed or line
+        self._lines[node] = line
+        key = line, str(node.target)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = _location(line, str(node.target))
+        return found
+
+
+def _location(line: SourceLine, op: str) -> ir.Location:
+    name = f"{line.module_path}/{op}" if line.module_path else op
     if line.file is None:
         return ir.Location.name(name)
     return ir.Location.name(name, ir.Location.file(line.file, line.line, 0))

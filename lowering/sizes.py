@@ -105,7 +105,7 @@ class Sizes:
 
     def shape(self, sizes: Sequence[Any]) -> tuple[int, ...]:
         """Return every size as an integer."""
-        return tuple(self.resolve(size) for size in sizes)
+        return tuple([size if type(size) is int else self.resolve(size) for size in sizes])
 
     def is_known(self, size: Any) -> bool:
         """Whether `size` has a value under this binding."""
