@@ -17,6 +17,8 @@ from torch import fx
 
 from lowering.errors import UnsupportedOpError
 from lowering.rng_states import give_keys_for_states
+from lowering.source import source_line
+from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
 from tpu_compile.executable import HISTORY, PROGRAMS, GraphExecutable, GraphName
@@ -108,6 +110,8 @@ class _GraphCompiler:
         """Return the callable of a functional graph; `kind` is what AOTAutograd made it for."""
         RECORDER.count("graphs")
         give_keys_for_states(graph_module, self._client.platform)
+        if kind == "backward":
+            _warn_about_other_numbers(graph_module)
         name = GraphName(self._function, self._where, kind)
         declined: dict[str, str] = {}
         while True:
@@ -207,6 +211,21 @@ def _warn_about_buckets(options: CompileOptions) -> None:
             TpuCompileWarning,
             stacklevel=2,
         )
+
+
+def _warn_about_other_numbers(graph_module: fx.GraphModule) -> None:
+    """Say of graphs within a backward graph that they draw numbers the forward pass did not."""
+    for node in graph_module.graph.nodes:
+        if any(subgraphs(node)) and draws_random_numbers(node):
+            line = source_line(node)
+            warnings.warn_explicit(
+                f"The gradient of {node.target} ({line}) draws random numbers again, and not those "
+                f"of its forward pass: PyTorch keeps no random state of graphs within graphs, with "
+                f"any backend. Way out: draw the numbers outside and pass them in.",
+                TpuCompileWarning,
+                filename=line.file or __file__,
+                lineno=line.line,
+            )
 
 
 def reset() -> None:

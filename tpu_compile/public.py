@@ -59,7 +59,9 @@ def register_lowering(
     """Register the decorated function as the lowering of a custom op's `overload`.
 
     The function takes a `lowering.LoweringContext`, then the op's arguments: tensors as MLIR
-    values, numbers as they are; it gives back one value, or a tuple of them.
+    values, numbers as they are; it gives back one value, or a tuple of them. Of an op that
+    mutates arguments it gives the results and then the new value of each of those arguments, in
+    the order of the schema; without a lowering such an op falls back like any other.
 
     Raises:
         ValueError: the overload already has a lowering.

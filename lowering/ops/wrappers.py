@@ -50,7 +50,7 @@ def wrap(ctx: LoweringContext, region: Region, *operands: Any, **_: Any) -> tupl
     return tuple(region(*operands))
 
 
-@lowering(higher_order.strict_mode, padding=Padding.EXACT)
+@lowering(higher_order.strict_mode, higher_order.run_const_graph, padding=Padding.EXACT)
 def strict_mode(ctx: LoweringContext, region: Region, operands: Sequence[Any]) -> tuple[Any, ...]:
     """What the graph gives, lowered in place."""
     return tuple(region(*operands))

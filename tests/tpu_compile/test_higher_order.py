@@ -221,6 +221,20 @@ def test_calls_of_a_region_draw_different_numbers() -> None:
     assert torch.equal(x.grad, result.detach())
 
 
+def test_a_gradient_that_draws_other_numbers_is_told() -> None:
+    """Torch recomputes a branch for its gradient without its random state, in eager too."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: dropout(x, 0.5), lambda x: x * 1, (x,))
+
+    run = torch.compile(function, backend="tpu")
+    x = torch.ones(64, requires_grad=True)
+    with pytest.warns(tpu_compile.TpuCompileWarning, match=r"gradient of cond \(.*higher_order"):
+        run(x).sum().backward()
+    assert x.grad is not None
+    assert set(x.grad.tolist()) == {0.0, 2.0}
+
+
 # --- custom ops ----------------------------------------------------------------------------------
 
 
