@@ -1,0 +1,107 @@
+"""Grouped matrix products against loops over the groups in eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.integrations import moe
+
+from lowering import LoweringOptions, lower_graph
+from tests.lowering.running import check, run, trace
+
+ops = torch.ops.transformers
+assert moe is not None  # its import defines the ops
+
+# Empty groups at both ends and in the middle, and everything inside some group.
+ENDS = torch.tensor([0, 3, 3, 8, 8], dtype=torch.int32)
+COUNT, GROUPS, INNER, COLUMNS = 8, 5, 16, 24
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_fallback_and_its_backward(kind: torch.dtype) -> None:
+    rows, weight = torch.randn(11, 4), torch.randn(5, 4, 6)
+    gradient = torch.randn(11, 6)
+    # The last three rows belong to no group.
+    ends = ENDS.to(kind)
+    check(
+        lambda r, w, e, g: (
+            ops.grouped_mm_fallback(r, w, e),
+            *ops.grouped_mm_fallback_backward(r, w, e, g),
+        ),
+        rows,
+        weight,
+        ends,
+        gradient,
+    )
+
+
+def test_fallback_in_float64_and_bfloat16() -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        check(
+            ops.grouped_mm_fallback,
+            torch.randn(8, 4).to(dtype),
+            torch.randn(5, 4, 6).to(dtype),
+            ENDS,
+        )
+
+
+def test_infinities_stay_in_their_group() -> None:
+    rows, weight, gradient = torch.randn(8, 4), torch.randn(5, 4, 6), torch.randn(8, 6)
+    rows[1, 2] = torch.inf
+    weight[3, 0, 1] = torch.inf
+    weight[0] = torch.nan
+    gradient[7, 3] = torch.nan
+    check(
+        lambda r, w, e, g: (
+            ops.grouped_mm_fallback(r, w, e),
+            *ops.grouped_mm_fallback_backward(r, w, e, g),
+        ),
+        rows,
+        weight,
+        ENDS,
+        gradient,
+    )
+
+
+def test_no_rows_and_no_groups_in_use() -> None:
+    weight = torch.randn(2, 4, 6)
+    ends = torch.zeros(2, dtype=torch.int32)
+    check(ops.grouped_mm_fallback, torch.randn(0, 4), weight, ends)
+    check(ops.grouped_mm_fallback, torch.randn(3, 4), weight, ends)
+
+
+def _matrix(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.bfloat16)
+
+
+FORMS = {
+    "2d-3d": (_matrix(COUNT, INNER), _matrix(GROUPS, INNER, COLUMNS)),
+    "3d-2d": (_matrix(GROUPS, COLUMNS, INNER), _matrix(INNER, COUNT)),
+    "2d-2d": (_matrix(INNER, COUNT), _matrix(COUNT, COLUMNS)),
+    "3d-3d": (_matrix(GROUPS, COUNT, INNER), _matrix(GROUPS, INNER, COLUMNS)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_grouped_mm(form: str) -> None:
+    left, right = FORMS[form]
+    ends = None if form == "3d-3d" else ENDS
+    check(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
+
+
+def test_grouped_mm_gives_zero_past_the_last_end() -> None:
+    left, right = FORMS["2d-3d"]
+    ends = torch.tensor([1, 2, 2, 4, 5], dtype=torch.int32)
+    (result,) = run(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
+    expected = torch._grouped_mm(left, right, offs=ends)
+    torch.testing.assert_close(result[:5], expected[:5], rtol=1.6e-2, atol=1e-2)
+    assert not result[5:].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tpu_gets_ragged_dot(form: str) -> None:
+    left, right = FORMS[form]
+    ends = None if form == "3d-3d" else ENDS
+    graph = trace(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
+    text = lower_graph(graph, options=LoweringOptions(platform="tpu")).text()
+    assert ("chlo.ragged_dot" in text) == (ends is not None)
