@@ -43,9 +43,9 @@ _NAMED: tuple[Rule, ...] = (
     *_LENGTH,
     (r"vocab_size", lambda value: VOCABULARY if value > VOCABULARY else value),
     (r"(num|n)_(key_value|kv)_heads|linear_num_key_heads", lambda value: min(value, 2)),
-    (r"heads?$", lambda value: min(value, 4)),
     (r"qk_head_dim", lambda value: 16),
     (r"head_dim$|d_kv$|d_head$|rotary_dim$|kv_channels", lambda value: min(value, 8)),
+    (r"heads?$", lambda value: min(value, 4)),
     (r"lora_rank|time_step_rank|dt_rank", lambda value: min(value, 16)),
     (r"state_size|ssm_state|d_state", lambda value: min(value, 8)),
     (r"experts_per_tok|moe_topk|moe_k$", lambda value: min(value, 2)),
@@ -113,6 +113,9 @@ def _shrink(config: PretrainedConfig, way: str) -> PretrainedConfig:
             changed[name] = _backbone_instead_of_timm(len(value.out_indices or [0]))
         elif isinstance(value, PretrainedConfig):
             changed[name] = _shrink(value, way)
+        elif name == "pad_token_id":
+            # Some position embeddings start behind it.
+            changed[name] = 1 if isinstance(value, int) and value >= 0 else value
         elif name.endswith(("token_id", "token_index")):
             changed[name] = _special_id(value, used_ids)
         elif isinstance(value, (int, float)):

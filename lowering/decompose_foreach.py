@@ -1,0 +1,117 @@
+"""Decompositions of the `_foreach_` ops: a list of one op a tensor, generated from the schemas.
+
+Every functional overload is covered, those that a later torch adds as well. The op of one tensor
+is the one of the same name, with the exceptions below (what each does in eager is in
+`ForeachOpsKernels.cpp` of ATen).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import FunctionSchema
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+
+def _addcdiv(
+    tensor: torch.Tensor, numerator: torch.Tensor, denominator: torch.Tensor, value: Any = 1
+) -> torch.Tensor:
+    return tensor + value * numerator / denominator
+
+
+def _addcmul(
+    tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, value: Any = 1
+) -> torch.Tensor:
+    return tensor + value * left * right
+
+
+def _copy(
+    tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    return aten.copy.default(tensor, source)
+
+
+def _powsum(tensor: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Sum of |x|^ord: a norm before its root, accumulated in `dtype`."""
+    wide = tensor if dtype is None else tensor.to(dtype)
+    return wide.abs().pow(ord).sum()
+
+
+def _norm(tensor: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return aten.linalg_vector_norm.default(tensor, ord, None, False, dtype=dtype)
+
+
+# Where the op of one tensor has another name, or takes what the list's op takes only in part.
+BY_NAME: dict[str, Callable[..., torch.Tensor]] = {
+    "copy": _copy,
+    "norm": _norm,
+    "powsum": _powsum,
+    "zero": torch.zeros_like,
+    # aten.maximum and minimum take no numbers.
+    "maximum": aten.clamp_min,
+    "minimum": aten.clamp_max,
+}
+# The factor is an element of a tensor here, which the op of one tensor has no argument for.
+BY_OVERLOAD: dict[str, Callable[..., torch.Tensor]] = {
+    "_foreach_addcdiv.Tensor": _addcdiv,
+    "_foreach_addcmul.Tensor": _addcmul,
+}
+
+
+def foreach_decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """Return a decomposition of each functional `_foreach_` overload of this torch."""
+    table: dict[OpOverload, Callable[..., Any]] = {}
+    for qualified in torch._C._dispatch_get_all_op_names():
+        name, _, overload = qualified.partition(".")
+        if not re.fullmatch(r"aten::_foreach_\w*[a-z0-9]", name) or overload.endswith("out"):
+            continue
+        op = getattr(getattr(aten, name.removeprefix("aten::")), overload or "default")
+        table[op] = _decomposition(op)
+    return table
+
+
+def _decomposition(op: OpOverload) -> Callable[..., list[torch.Tensor]]:
+    schema = op._schema
+    name = schema.name.removeprefix("aten::")
+    single = BY_OVERLOAD.get(f"{name}.{schema.overload_name}")
+    if single is None:
+        short = name.removeprefix("_foreach_")
+        single = BY_NAME.get(short) or getattr(aten, short)
+    listed = _listed_arguments(schema)
+
+    def decomposed(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        count = next(len(value) for name, value in _named(schema, args, kwargs) if name in listed)
+        return [
+            single(
+                *(
+                    value[i] if argument.name in listed else value
+                    for argument, value in zip(schema.arguments, args, strict=False)
+                ),
+                **{key: value[i] if key in listed else value for key, value in kwargs.items()},
+            )
+            for i in range(count)
+        ]
+
+    return decomposed
+
+
+def _listed_arguments(schema: FunctionSchema) -> frozenset[str]:
+    """Return the arguments that hold one entry a tensor: lists, and a tensor of scalars."""
+    listed = {
+        argument.name
+        for argument in schema.arguments
+        if isinstance(argument.type, torch.ListType) or argument.name == "scalars"
+    }
+    return frozenset(listed)
+
+
+def _named(
+    schema: FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, Any]]:
+    names = [argument.name for argument in schema.arguments]
+    return [*zip(names, args, strict=False), *kwargs.items()]
