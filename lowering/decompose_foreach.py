@@ -21,18 +21,20 @@ aten = torch.ops.aten
 def _addcdiv(
     tensor: torch.Tensor, numerator: torch.Tensor, denominator: torch.Tensor, value: Any = 1
 ) -> torch.Tensor:
-    return tensor + value * numerator / denominator
+    if isinstance(value, torch.Tensor):  # the op of one tensor takes numbers only
+        return tensor + value * numerator / denominator
+    return aten.addcdiv.default(tensor, numerator, denominator, value=value)
 
 
 def _addcmul(
     tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, value: Any = 1
 ) -> torch.Tensor:
-    return tensor + value * left * right
+    if isinstance(value, torch.Tensor):
+        return tensor + value * left * right
+    return aten.addcmul.default(tensor, left, right, value=value)
 
 
-def _copy(
-    tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
-) -> torch.Tensor:
+def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     return aten.copy.default(tensor, source)
 
 
@@ -48,6 +50,8 @@ def _norm(tensor: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) 
 
 # Where the op of one tensor has another name, or takes what the list's op takes only in part.
 BY_NAME: dict[str, Callable[..., torch.Tensor]] = {
+    "addcdiv": _addcdiv,
+    "addcmul": _addcmul,
     "copy": _copy,
     "norm": _norm,
     "powsum": _powsum,
@@ -55,11 +59,6 @@ BY_NAME: dict[str, Callable[..., torch.Tensor]] = {
     # aten.maximum and minimum take no numbers.
     "maximum": aten.clamp_min,
     "minimum": aten.clamp_max,
-}
-# The factor is an element of a tensor here, which the op of one tensor has no argument for.
-BY_OVERLOAD: dict[str, Callable[..., torch.Tensor]] = {
-    "_foreach_addcdiv.Tensor": _addcdiv,
-    "_foreach_addcmul.Tensor": _addcmul,
 }
 
 
@@ -77,15 +76,13 @@ def foreach_decompositions() -> dict[OpOverload, Callable[..., Any]]:
 
 def _decomposition(op: OpOverload) -> Callable[..., list[torch.Tensor]]:
     schema = op._schema
-    name = schema.name.removeprefix("aten::")
-    single = BY_OVERLOAD.get(f"{name}.{schema.overload_name}")
-    if single is None:
-        short = name.removeprefix("_foreach_")
-        single = BY_NAME.get(short) or getattr(aten, short)
+    name = schema.name.removeprefix("aten::_foreach_")
+    single = BY_NAME.get(name) or getattr(aten, name)
     listed = _listed_arguments(schema)
 
     def decomposed(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        count = next(len(value) for name, value in _named(schema, args, kwargs) if name in listed)
+        named = _named(schema, args, kwargs)
+        count = next(len(value) for key, value in named if key in listed)
         return [
             single(
                 *(

@@ -39,13 +39,13 @@ def _steps(
         for result, before, after in zip(filled, old, update(*map(_wide, old)), strict=True):
             after = after.to(before.dtype)
             if found_inf is not None:
-                after = torch.where(found_inf == 1, before, after)
+                after = torch.where(found_inf.reshape(()) == 1, before, after)
             result.append(after)
     return results
 
 
 def _unscaled(gradient: Tensor, grad_scale: Tensor | None) -> Tensor:
-    return gradient if grad_scale is None else gradient / grad_scale
+    return gradient if grad_scale is None else gradient / grad_scale.reshape(())
 
 
 def _one_minus_power(base: float, step: Tensor) -> Tensor:
@@ -148,9 +148,7 @@ def fused_adagrad(
 ) -> tuple[Tensors, ...]:
     """One step of Adagrad; the first `results` lists (the overloads differ), state steps as is."""
 
-    def update(
-        param: Tensor, gradient: Tensor, total: Tensor, step: Tensor
-    ) -> tuple[Tensor, ...]:
+    def update(param: Tensor, gradient: Tensor, total: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         gradient = unscaled = _unscaled(gradient, grad_scale)
         gradient = -gradient if maximize else gradient
         if weight_decay != 0:
@@ -171,7 +169,8 @@ def check_and_unscale(
         bad = tensor.isfinite().logical_not().any()
         found_inf = torch.where(bad, torch.ones_like(found_inf), found_inf)
     # Not through where(inv_scale == 1): a product with one is exact.
-    scaled = [(_wide(tensor) * inv_scale).to(tensor.dtype) for tensor in tensors]
+    factor = inv_scale.reshape(())
+    scaled = [(_wide(tensor) * factor).to(tensor.dtype) for tensor in tensors]
     return scaled, found_inf
 
 

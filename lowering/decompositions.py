@@ -14,6 +14,8 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import OpOverload
 
+from lowering.decompose_foreach import foreach_decompositions
+from lowering.decompose_optimizers import optimizer_decompositions
 from lowering.registry import REGISTRY
 
 aten = torch.ops.aten
@@ -49,7 +51,12 @@ def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
     Raises:
         ValueError: an overload is both decomposed and lowered.
     """
-    table = {**core_aten_decompositions(), **get_decompositions(EXTRA)}
+    table = {
+        **core_aten_decompositions(),
+        **get_decompositions(EXTRA),
+        **foreach_decompositions(),
+        **optimizer_decompositions(),
+    }
     for overload in KEPT_WHOLE:
         table.pop(overload, None)
     both = sorted(str(overload) for overload in table if overload in REGISTRY)

@@ -224,13 +224,13 @@ def _choices(name: str, config: PretrainedConfig) -> Iterator[Any]:
 
 def _images(config: PretrainedConfig, normal: Callable[..., torch.Tensor]) -> Iterator[Any]:
     channels = _find(config, "num_channels", _find(config, "in_channels", 3))
-    size = _find(config, "image_size", 32)
+    size = _find(config, "image_size", 64)
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
     frames = _find(config, "num_frames", 4)
     yield normal(BATCH, channels, height, width)
     yield normal(BATCH, frames, channels, height, width)
-    yield normal(BATCH, 3, 64, 64)
-    yield normal(BATCH, 3, 224, 224)
+    yield normal(BATCH, channels, 64, 64)
+    yield normal(BATCH, channels, 224, 224)
     patch = _find(config, "patch_size", 8)
     if isinstance(patch, int):
         yield normal(BATCH, math.prod((4, 4)), channels * patch * patch)
