@@ -16,6 +16,9 @@ from torch import nn
 import tpu_compile
 from tests.tpu_compile.comparing import STRICT, relative_difference
 
+# Dynamo inspects scripted modules on its way through torch.optim.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
 STEPS = 4
 CASES: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
