@@ -1,6 +1,6 @@
 """Compiled optimizer steps give eager's parameters, with one program for all steps.
 
-Fused optimizers are not here: torch keeps Dynamo out of them (`lowering/decompose_optimizers.py`
+Fused optimizers are not here: torch keeps Dynamo out of them (`lowering/composites/optimizers.py`
 serves direct calls of their ops), nor is Adafactor, which Dynamo does not trace.
 """
 

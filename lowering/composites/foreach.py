@@ -8,12 +8,14 @@ is the one of the same name, with the exceptions below (what each does in eager 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._C import FunctionSchema
 from torch._ops import OpOverload
+
+from lowering.decompositions import decomposition
 
 aten = torch.ops.aten
 
@@ -62,16 +64,13 @@ BY_NAME: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def foreach_decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """Return a decomposition of each functional `_foreach_` overload of this torch."""
-    table: dict[OpOverload, Callable[..., Any]] = {}
+def foreach_overloads() -> Iterator[OpOverload]:
+    """Give each functional `_foreach_` overload of this torch."""
     for qualified in torch._C._dispatch_get_all_op_names():
         name, _, overload = qualified.partition(".")
         if not re.fullmatch(r"aten::_foreach_\w*[a-z0-9]", name) or overload.endswith("out"):
             continue
-        op = getattr(getattr(aten, name.removeprefix("aten::")), overload or "default")
-        table[op] = _decomposition(op)
-    return table
+        yield getattr(getattr(aten, name.removeprefix("aten::")), overload or "default")
 
 
 def _decomposition(op: OpOverload) -> Callable[..., list[torch.Tensor]]:
@@ -112,3 +111,7 @@ def _named(
 ) -> list[tuple[str, Any]]:
     names = [argument.name for argument in schema.arguments]
     return [*zip(names, args, strict=False), *kwargs.items()]
+
+
+for _op in foreach_overloads():
+    decomposition(_op)(_decomposition(_op))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+
+from lowering.decompositions import decomposition
 
 aten = torch.ops.aten
 
@@ -98,6 +98,7 @@ def fused_adam(
     return tuple(_steps(update, groups, found_inf)[:5])
 
 
+@decomposition(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
 def fused_sgd(
     params: Tensors,
     grads: Tensors,
@@ -161,6 +162,7 @@ def fused_adagrad(
     return tuple(_steps(update, groups, found_inf)[:results])
 
 
+@decomposition(aten._amp_foreach_non_finite_check_and_unscale.default)
 def check_and_unscale(
     tensors: Tensors, found_inf: Tensor, inv_scale: Tensor
 ) -> tuple[Tensors, Tensor]:
@@ -174,6 +176,7 @@ def check_and_unscale(
     return scaled, found_inf
 
 
+@decomposition(aten._amp_update_scale.default)
 def update_scale(
     scale: Tensor,
     growth_tracker: Tensor,
@@ -199,19 +202,9 @@ def update_scale(
     )
 
 
-def optimizer_decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """Return the decompositions of this module by overload."""
-    adam = functools.partial(fused_adam, decoupled=False)
-    adamw = functools.partial(fused_adam, decoupled=True)
-    return {
-        aten._fused_adam.default: adam,
-        aten._fused_adam.tensor_lr: adam,
-        aten._fused_adamw.default: adamw,
-        aten._fused_adamw.tensor_lr: adamw,
-        aten._fused_sgd.default: fused_sgd,
-        aten._fused_sgd.tensor_lr: fused_sgd,
-        aten._fused_adagrad.default: functools.partial(fused_adagrad, results=4),
-        aten._fused_adagrad.tensor_lr: functools.partial(fused_adagrad, results=3),
-        aten._amp_foreach_non_finite_check_and_unscale.default: check_and_unscale,
-        aten._amp_update_scale.default: update_scale,
-    }
+_adam = functools.partial(fused_adam, decoupled=False)
+_adamw = functools.partial(fused_adam, decoupled=True)
+decomposition(aten._fused_adam.default, aten._fused_adam.tensor_lr)(_adam)
+decomposition(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(_adamw)
+decomposition(aten._fused_adagrad.default)(functools.partial(fused_adagrad, results=4))
+decomposition(aten._fused_adagrad.tensor_lr)(functools.partial(fused_adagrad, results=3))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from lowering.decompose_foreach import foreach_decompositions
+from lowering.composites.foreach import foreach_overloads
 from tests.lowering.running import check
 
-OPS = {str(op): op for op in foreach_decompositions()}
+OPS = {str(op): op for op in foreach_overloads()}
 SHAPES = ((3, 4), (), (5,), (0, 2))
 KINDS = ("Scalar", "ScalarList", "List", "Tensor", "ScalarAndTensor", "default")
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from lowering.decompose_optimizers import optimizer_decompositions
+from lowering.decompositions import decomposition_table
 from tests.lowering.running import assert_same, check
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ ADAGRAD = {"lr_decay": 0.01, "weight_decay": 0.1, "eps": 1e-10}
 def _assert_decomposed(op: OpOverload, *args: Any, **kwargs: Any) -> None:
     """Assert that the decomposition gives the lists that `op` gives."""
     expected = op(*args, **kwargs)
-    actual = optimizer_decompositions()[op](*args, **kwargs)
+    actual = decomposition_table()[op](*args, **kwargs)
     assert [len(group) for group in actual] == [len(group) for group in expected]
     for ours, eager in zip(itertools.chain(*actual), itertools.chain(*expected), strict=True):
         assert_same(ours, eager)
