@@ -60,6 +60,7 @@ FULL = (
 BROKEN_GRAPHS = {
     "detr": "branches on whether a value is finite",
     "hubert": "sets requires_grad of a tensor inside forward",
+    "rwkv": "calls a logger",
     "wav2vec2": "sets requires_grad of a tensor inside forward",
 }
 

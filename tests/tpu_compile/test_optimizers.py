@@ -89,20 +89,17 @@ def test_a_whole_training_step() -> None:
     def make_step(trained: nn.Module) -> Any:
         optimizer = torch.optim.AdamW(trained.parameters(), foreach=True)
 
-        def step() -> torch.Tensor:
+        def step() -> None:
             optimizer.zero_grad()
-            loss = trained(inputs).square().sum()
-            loss.backward()
+            trained(inputs).square().sum().backward()
             optimizer.step()
-            return loss.detach()
 
         return step
 
-    eager, compiled = (
-        make_step(model),
-        torch.compile(make_step(ours), backend="tpu", options=STRICT),
-    )
+    eager = make_step(model)
+    compiled = torch.compile(make_step(ours), backend="tpu", options=STRICT)
     for _ in range(STEPS):
-        assert relative_difference(compiled(), eager()) <= 5e-6
+        eager()
+        compiled()
     for mine, theirs in zip(ours.parameters(), model.parameters(), strict=True):
         assert relative_difference(mine, theirs) <= 5e-6
