@@ -31,6 +31,15 @@ HOST_CHECKS = frozenset(
     }
 )
 
+# Checks that raise for the user, which a program cannot. Dynamo keeps their order by wrapping each
+# in `with_effects`, which takes and gives a token.
+ORDERED_CHECKS = frozenset({aten._linalg_check_errors.default})
+
+
+def is_ordered_check(node: fx.Node) -> bool:
+    """Whether `node` only checks results for errors, and takes and gives a token."""
+    return node.target is torch.ops.higher_order.with_effects and node.args[1] in ORDERED_CHECKS
+
 
 @dataclass(frozen=True)
 class Fallback:
@@ -110,6 +119,9 @@ def _unsupported(
         if node.target is operator.getitem:
             if node.args[0] in eager:
                 eager[node] = False
+            continue
+        if is_ordered_check(node):
+            eager[node] = False
             continue
         scalar_of_tensor = any(
             isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes

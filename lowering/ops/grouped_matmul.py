@@ -1,6 +1,6 @@
 """Matrix products by groups of rows (mixture of experts): `_grouped_mm` and transformers' own ops.
 
-The groups lie one after the other along one dim of a 2-d operand; `ends` holds where each of them
+The groups lie one after the other along one dim of a 2-d operand; `offs` holds where each of them
 ends. On a TPU `chlo.ragged_dot` does it; XLA's CPU compiler refuses that op, and
 there every group is computed densely and what belongs to others is dropped. It is dropped
 by selection, never by multiplying with zero: an infinite weight stays in its group.
@@ -31,7 +31,7 @@ def grouped_mm(
     ctx: LoweringContext,
     left: ir.Value,
     right: ir.Value,
-    ends: ir.Value | None = None,
+    offs: ir.Value | None = None,
     bias: None = None,
     out_dtype: torch.dtype | None = None,
 ) -> ir.Value:
@@ -46,31 +46,31 @@ def grouped_mm(
     """
     dtype = ctx.result.dtype
     ranks = (len(left.type.shape), len(right.type.shape))
-    if ends is None:
+    if offs is None:
         return hlo.convert(contract(ctx, left, right, ([2], [1]), ([0], [0])), dtype)
     if ranks == (2, 2):
-        return hlo.convert(_groups_summed(ctx, left, right, ends), dtype)
+        return hlo.convert(_groups_summed(ctx, left, right, offs), dtype)
     if ranks == (2, 3):
-        return hlo.convert(_groups_of_rows(ctx, left, right, ends), dtype)
+        return hlo.convert(_groups_of_rows(ctx, left, right, offs), dtype)
     transposed = hlo.transpose(right, [1, 0]), hlo.transpose(left, [0, 2, 1])
-    return hlo.convert(hlo.transpose(_groups_of_rows(ctx, *transposed, ends), [1, 0]), dtype)
+    return hlo.convert(hlo.transpose(_groups_of_rows(ctx, *transposed, offs), [1, 0]), dtype)
 
 
 @lowering("transformers.grouped_mm_fallback.default", padding=Padding.EXACT)
 def grouped_mm_fallback(
-    ctx: LoweringContext, rows: ir.Value, weight: ir.Value, ends: ir.Value
+    ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value
 ) -> ir.Value:
     """`[rows, inner] @ [groups, inner, columns]` by groups of rows; zero past the last end."""
-    return hlo.convert(_groups_of_rows(ctx, rows, weight, ends), ctx.result.dtype)
+    return hlo.convert(_groups_of_rows(ctx, input, weight, offs), ctx.result.dtype)
 
 
 @lowering("transformers.grouped_mm_fallback_backward.default", padding=Padding.EXACT)
 def grouped_mm_fallback_backward(
-    ctx: LoweringContext, rows: ir.Value, weight: ir.Value, ends: ir.Value, gradient: ir.Value
+    ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value, grad_output: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """Gradients of the rows and of the weight for that of the result."""
-    by_rows = _groups_of_rows(ctx, gradient, hlo.transpose(weight, [0, 2, 1]), ends)
-    by_groups = _groups_summed(ctx, hlo.transpose(rows, [1, 0]), gradient, ends)
+    by_rows = _groups_of_rows(ctx, grad_output, hlo.transpose(weight, [0, 2, 1]), offs)
+    by_groups = _groups_summed(ctx, hlo.transpose(input, [1, 0]), grad_output, offs)
     dtype = ctx.result.dtype
     return hlo.convert(by_rows, dtype), hlo.convert(by_groups, dtype)
 

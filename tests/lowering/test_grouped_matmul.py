@@ -1,107 +1,108 @@
-"""Grouped matrix products against loops over the groups in eager PyTorch."""
+"""Grouped and scaled matrix products against eager PyTorch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from transformers.integrations import moe
 
 from lowering import LoweringOptions, lower_graph
-from tests.lowering.running import check, run, trace
+from tests.lowering.running import assert_same, check, run, trace
 
-ops = torch.ops.transformers
-assert moe is not None  # its import defines the ops
-
-# Empty groups at both ends and in the middle, and everything inside some group.
-ENDS = torch.tensor([0, 3, 3, 8, 8], dtype=torch.int32)
-COUNT, GROUPS, INNER, COLUMNS = 8, 5, 16, 24
+aten = torch.ops.aten
+ENDS = torch.tensor([3, 3, 10, 16], dtype=torch.int32)
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
-def test_fallback_and_its_backward(kind: torch.dtype) -> None:
-    rows, weight = torch.randn(11, 4), torch.randn(5, 4, 6)
-    gradient = torch.randn(11, 6)
-    # The last three rows belong to no group.
-    ends = ENDS.to(kind)
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_groups() -> None:
+    """The second group is empty. Traced graphs hold this op in bfloat16 only."""
+    dtype = torch.bfloat16
+    rows, weights = torch.randn(16, 8, dtype=dtype), torch.randn(4, 8, 24, dtype=dtype)
     check(
-        lambda r, w, e, g: (
-            ops.grouped_mm_fallback(r, w, e),
-            *ops.grouped_mm_fallback_backward(r, w, e, g),
+        lambda rows, weights, inner, ends: (
+            aten._grouped_mm(rows, weights, ends),
+            aten._grouped_mm(weights.mT, rows.mT, ends),
+            aten._grouped_mm(rows.mT, inner, ends),
+            aten._grouped_mm(weights.mT, weights),
         ),
         rows,
-        weight,
-        ends,
-        gradient,
-    )
-
-
-def test_fallback_in_float64_and_bfloat16() -> None:
-    for dtype in (torch.float64, torch.bfloat16):
-        check(
-            ops.grouped_mm_fallback,
-            torch.randn(8, 4).to(dtype),
-            torch.randn(5, 4, 6).to(dtype),
-            ENDS,
-        )
-
-
-def test_infinities_stay_in_their_group() -> None:
-    rows, weight, gradient = torch.randn(8, 4), torch.randn(5, 4, 6), torch.randn(8, 6)
-    rows[1, 2] = torch.inf
-    weight[3, 0, 1] = torch.inf
-    weight[0] = torch.nan
-    gradient[7, 3] = torch.nan
-    check(
-        lambda r, w, e, g: (
-            ops.grouped_mm_fallback(r, w, e),
-            *ops.grouped_mm_fallback_backward(r, w, e, g),
-        ),
-        rows,
-        weight,
+        weights,
+        torch.randn(16, 24, dtype=dtype),
         ENDS,
-        gradient,
     )
 
 
-def test_no_rows_and_no_groups_in_use() -> None:
-    weight = torch.randn(2, 4, 6)
-    ends = torch.zeros(2, dtype=torch.int32)
-    check(ops.grouped_mm_fallback, torch.randn(0, 4), weight, ends)
-    check(ops.grouped_mm_fallback, torch.randn(3, 4), weight, ends)
+def test_rows_beyond_the_last_group_are_zero() -> None:
+    rows, weights = torch.randn(16, 8).bfloat16(), torch.randn(2, 8, 8).bfloat16()
+    rows[12:] = torch.inf
+    ends = torch.tensor([5, 12], dtype=torch.int32)
+    (product,) = run(aten._grouped_mm, rows, weights, ends)
+    assert (product[12:] == 0).all()
+    assert_same(product[:5], rows[:5] @ weights[0])
+    assert_same(product[5:12], rows[5:12] @ weights[1])
 
 
-def _matrix(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.bfloat16)
-
-
-FORMS = {
-    "2d-3d": (_matrix(COUNT, INNER), _matrix(GROUPS, INNER, COLUMNS)),
-    "3d-2d": (_matrix(GROUPS, COLUMNS, INNER), _matrix(INNER, COUNT)),
-    "2d-2d": (_matrix(INNER, COUNT), _matrix(COUNT, COLUMNS)),
-    "3d-3d": (_matrix(GROUPS, COUNT, INNER), _matrix(GROUPS, INNER, COLUMNS)),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_grouped_mm(form: str) -> None:
-    left, right = FORMS[form]
-    ends = None if form == "3d-3d" else ENDS
-    check(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
-
-
-def test_grouped_mm_gives_zero_past_the_last_end() -> None:
-    left, right = FORMS["2d-3d"]
-    ends = torch.tensor([1, 2, 2, 4, 5], dtype=torch.int32)
-    (result,) = run(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
-    expected = torch._grouped_mm(left, right, offs=ends)
-    torch.testing.assert_close(result[:5], expected[:5], rtol=1.6e-2, atol=1e-2)
-    assert not result[5:].any()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_tpu_gets_ragged_dot(form: str) -> None:
-    left, right = FORMS[form]
-    ends = None if form == "3d-3d" else ENDS
-    graph = trace(lambda a, b: torch._grouped_mm(a, b, offs=ends), left, right)
+def test_tpus_take_the_ragged_product() -> None:
+    rows, weights, inner = (
+        torch.randn(*shape, dtype=torch.bfloat16) for shape in ((16, 8), (4, 8, 24), (16, 24))
+    )
+    graph = trace(
+        lambda a, w, i, e: (aten._grouped_mm(a, w, e), aten._grouped_mm(a.mT, i, e)),
+        rows,
+        weights,
+        inner,
+        ENDS,
+    )
     text = lower_graph(graph, options=LoweringOptions(platform="tpu")).text()
-    assert ("chlo.ragged_dot" in text) == (ends is not None)
+    assert text.count('"chlo.ragged_dot"(') == 2
+    assert "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_scaled_products(dtype: torch.dtype) -> None:
+    left, right = (torch.randn(16, 32).to(dtype) for _ in range(2))
+    check(
+        lambda a, b, one, two, rows, columns, bias: (
+            aten._scaled_mm(a, b.mT, one, two, out_dtype=torch.float32),
+            aten._scaled_mm(a, b.mT, one, two, out_dtype=torch.bfloat16),
+            aten._scaled_mm(a, b.mT, rows, columns, bias, out_dtype=torch.float32),
+        ),
+        left,
+        right,
+        torch.tensor(0.75),
+        torch.tensor([2.5]),
+        torch.rand(16, 1),
+        torch.rand(1, 16),
+        torch.randn(16),
+        tolerance=1e-2 if dtype is torch.bfloat16 else 4e-3,
+    )
+
+
+def test_scale_of_a_float8_result() -> None:
+    left, right = (torch.randn(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    check(
+        lambda a, b, one, scale: aten._scaled_mm(
+            a, b.mT, one, one, scale_result=scale, out_dtype=torch.float8_e4m3fn
+        ).float(),
+        left,
+        right,
+        torch.tensor(1.5),
+        torch.tensor(0.25),
+        tolerance=0.07,
+    )
+
+
+def test_product_with_activation() -> None:
+    added, left, right = torch.randn(3), torch.randn(5, 4), torch.randn(4, 3)
+    check(
+        lambda c, a, b: (
+            aten._addmm_activation(c, a, b),
+            aten._addmm_activation(c, a, b, beta=0.5, alpha=2, use_gelu=True),
+        ),
+        added,
+        left,
+        right,
+    )

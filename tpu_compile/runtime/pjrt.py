@@ -25,7 +25,7 @@ import jaxlib
 import ml_dtypes
 import numpy
 import torch
-from jaxlib import _jax  # type: ignore[attr-defined]
+from jaxlib import _jax, lapack  # type: ignore[attr-defined]
 from jaxlib import xla_client as xc
 
 from tpu_compile.errors import CompilationError, DeviceError, OptionError
@@ -211,6 +211,7 @@ class Client:
             CompilationError: XLA rejects the module or an option.
         """
         self.require_open()
+        _prepare_lapack(module)
         try:
             return self._client.compile_and_load(
                 module, self._device_list, _compile_options(xla_options)
@@ -243,6 +244,7 @@ class Client:
             CompilationError: this client cannot load the bytes.
         """
         self.require_open()
+        _prepare_lapack(data)
         try:
             return self._client.deserialize_executable(data, self._device_list, xc.CompileOptions())
         except xc.XlaRuntimeError as error:
@@ -260,6 +262,24 @@ def _cpu_flags() -> str:
         return ""
     flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
     return hashlib.sha256(flags.encode()).hexdigest()
+
+
+# Every LAPACK target is called `lapack_<routine>_ffi`, in modules and in stored executables alike.
+_LAPACK_MARK = b"lapack_"
+
+
+def _prepare_lapack(program: bytes) -> None:
+    """Register jaxlib's LAPACK targets if `program` may call one (half a second, once)."""
+    if _LAPACK_MARK in program:
+        _register_lapack()
+
+
+@functools.cache
+def _register_lapack() -> None:
+    # Finds the routines themselves, in SciPy, which jaxlib requires.
+    lapack.prepare_lapack_call("getrf_ffi", numpy.dtype("float32"))  # type: ignore[no-untyped-call]
+    for name, target, api_version in lapack.registrations()["cpu"]:
+        xc.register_custom_call_target(name, target, platform="cpu", api_version=api_version)
 
 
 # The bare C functions: `torch.from_dlpack` spends as long again on looking what it was given.
