@@ -1,132 +1,145 @@
-"""Products of groups of rows (or columns) with a matrix of their own: mixtures of experts.
+"""Matrix products by groups of rows (mixture of experts): `_grouped_mm` and transformers' own ops.
 
-TPUs have a ragged product. Elsewhere it is a loop over the groups, with the rows of the other
-groups masked: as many products of the full size as there are groups.
+The groups lie one after the other along one dim of a 2-d operand; `offs` holds where each of them
+ends. On a TPU `chlo.ragged_dot` does it; XLA's CPU compiler refuses that op, and
+there every group is computed densely and what belongs to others is dropped. It is dropped
+by selection, never by multiplying with zero: an infinite weight stays in its group.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import fx
 
 from lowering import hlo
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of, tensor_type
 from lowering.mlir import chlo, ir, stablehlo
-from lowering.ops import matrices
 from lowering.ops.matmul import accumulation_dtype, contract
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
 
-_I32 = torch.int32
-_RAGGED_PLATFORM = "tpu"
+
+def _bias_reason(node: fx.Node) -> str | None:
+    bias = node.args[3] if len(node.args) > 3 else node.kwargs.get("bias")
+    return "eager PyTorch takes no bias here either" if bias is not None else None
 
 
-@lowering(aten._grouped_mm.default, padding=Padding.EXACT)
+@lowering(aten._grouped_mm.default, padding=Padding.EXACT, check=_bias_reason)
 def grouped_mm(
     ctx: LoweringContext,
     left: ir.Value,
     right: ir.Value,
     offs: ir.Value | None = None,
-    bias: ir.Value | None = None,
+    bias: None = None,
     out_dtype: torch.dtype | None = None,
 ) -> ir.Value:
-    """The product of each group; `offs` are the ends of the groups along the ragged dim.
+    """Products of the groups of a 2-d operand with the matrices (or the groups) of the other one.
 
-    `[m, k] @ [g, k, n]` groups the rows, `[g, m, k] @ [k, n]` the columns, `[m, k] @ [k, n]` the
-    inner dim with a `[g, m, n]` result; without groups it is a batched product. What lies beyond
-    the last end is zero (eager leaves it as the memory was).
+    - `[rows, inner] @ [groups, inner, columns]` -> `[rows, columns]`: groups of rows;
+    - `[groups, rows, inner] @ [inner, columns]` -> `[rows, columns]`: groups of columns;
+    - `[rows, inner] @ [inner, columns]` -> `[groups, rows, columns]`: groups of the summed dim;
+    - with two 3-d operands it is `bmm`.
+
+    Rows and columns past the last end, which eager leaves as they come, are zero.
     """
-    if bias is not None:
-        raise ctx.unsupported("eager has no grouped product with a bias")
-    ranks = (spec_of(left).rank, spec_of(right).rank)
+    dtype = ctx.result.dtype
+    ranks = (len(left.type.shape), len(right.type.shape))
     if offs is None:
-        product = matrices.product(ctx, left, right)
-    elif ranks == (2, 3):
-        product = rows_by_group(ctx, left, right, offs)
-    elif ranks == (3, 2):
-        turned = rows_by_group(ctx, matrices.transpose(right), matrices.transpose(left), offs)
-        product = matrices.transpose(turned)
-    else:
-        product = inner_by_group(ctx, left, right, offs)
-    return hlo.convert(product, ctx.result.dtype)
+        return hlo.convert(contract(ctx, left, right, ([2], [1]), ([0], [0])), dtype)
+    if ranks == (2, 2):
+        return hlo.convert(_groups_summed(ctx, left, right, offs), dtype)
+    if ranks == (2, 3):
+        return hlo.convert(_groups_of_rows(ctx, left, right, offs), dtype)
+    transposed = hlo.transpose(right, [1, 0]), hlo.transpose(left, [0, 2, 1])
+    return hlo.convert(hlo.transpose(_groups_of_rows(ctx, *transposed, offs), [1, 0]), dtype)
 
 
-def rows_by_group(
-    ctx: LoweringContext, left: ir.Value, right: ir.Value, ends: ir.Value
+@lowering("transformers.grouped_mm_fallback.default", padding=Padding.EXACT)
+def grouped_mm_fallback(
+    ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value
 ) -> ir.Value:
-    """Return `[rows, inner] @ right[group of the row]`, in the accumulation dtype."""
-    row_count, _ = spec_of(left).shape
-    groups, _, width = spec_of(right).shape
-    spec = TensorSpec((row_count, width), accumulation_dtype(spec_of(left).dtype))
-    if 0 in (*spec.shape, groups):
-        return hlo.full(spec.shape, spec.dtype, 0)
-    if ctx.options.platform == _RAGGED_PLATFORM:
-        return _ragged_dot(ctx, left, right, ends, spec, contracting=(1, 1), ragged=0, group=[0])
-    bounds = _bounds(ends)
+    """`[rows, inner] @ [groups, inner, columns]` by groups of rows; zero past the last end."""
+    return hlo.convert(_groups_of_rows(ctx, input, weight, offs), ctx.result.dtype)
 
-    def add_group(group: ir.Value, total: ir.Value) -> ir.Value:
-        rows = _masked(left, bounds, group, dim=0)
-        return stablehlo.add(
-            total, contract(ctx, rows, hlo.dynamic_index(right, group), ([1], [0]))
+
+@lowering("transformers.grouped_mm_fallback_backward.default", padding=Padding.EXACT)
+def grouped_mm_fallback_backward(
+    ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value, grad_output: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Gradients of the rows and of the weight for that of the result."""
+    by_rows = _groups_of_rows(ctx, grad_output, hlo.transpose(weight, [0, 2, 1]), offs)
+    by_groups = _groups_summed(ctx, hlo.transpose(input, [1, 0]), grad_output, offs)
+    dtype = ctx.result.dtype
+    return hlo.convert(by_rows, dtype), hlo.convert(by_groups, dtype)
+
+
+def _groups_of_rows(
+    ctx: LoweringContext, rows: ir.Value, weight: ir.Value, ends: ir.Value
+) -> ir.Value:
+    """Return `[rows, columns]`, each row times the matrix of its group, wide."""
+    (count, inner), (groups, _, columns) = rows.type.shape, weight.type.shape
+    dtype = accumulation_dtype(spec_of(rows).dtype)
+    if 0 in (count, inner, groups, columns):
+        return hlo.full((count, columns), dtype, 0)
+    mine = _membership(ends, count)
+    if ctx.options.platform == "tpu":
+        product = _ragged_dot(
+            ctx, rows, weight, ends, (count, columns), contracting=1, ragged=0, group=[0]
         )
+        # What the op leaves in rows of no group is not specified.
+        grouped = hlo.reduce(mine, [0], False, stablehlo.or_)
+        grouped = hlo.broadcast_in_dim(grouped, (count, columns), [0])
+        return hlo.select(grouped, product, hlo.full_like(product, 0))
+    # One plain product: XLA's CPU runtime has no 16-bit dot with more than one free dim a side.
+    flat = hlo.reshape(hlo.transpose(weight, [1, 0, 2]), (inner, groups * columns))
+    product = hlo.reshape(contract(ctx, rows, flat, ([1], [0])), (count, groups, columns))
+    mine = hlo.broadcast_in_dim(mine, (count, groups, columns), [1, 0])
+    return hlo.reduce_sum(hlo.select(mine, product, hlo.full_like(product, 0)), [1])
 
-    return _over_groups(groups, hlo.full(spec.shape, spec.dtype, 0), add_group)
 
-
-def inner_by_group(
+def _groups_summed(
     ctx: LoweringContext, left: ir.Value, right: ir.Value, ends: ir.Value
 ) -> ir.Value:
-    """Return `[groups, rows, columns]` partial sums of left @ right, in the accumulation dtype."""
-    (groups,) = spec_of(ends).shape
-    shape = (groups, spec_of(left).shape[0], spec_of(right).shape[1])
-    spec = TensorSpec(shape, accumulation_dtype(spec_of(left).dtype))
-    if 0 in (*shape, spec_of(left).shape[1]):
-        return hlo.full(shape, spec.dtype, 0)
-    if ctx.options.platform == _RAGGED_PLATFORM:
-        return _ragged_dot(ctx, left, right, ends, spec, contracting=(1, 0), ragged=1, group=[])
-    bounds = _bounds(ends)
-
-    def put_group(group: ir.Value, parts: ir.Value) -> ir.Value:
-        # Both factors, since a masked zero times an infinity would be NaN.
-        columns = _masked(left, bounds, group, dim=1)
-        rows = _masked(right, bounds, group, dim=0)
-        return hlo.dynamic_update(parts, contract(ctx, columns, rows, ([1], [0])), group)
-
-    return _over_groups(groups, hlo.full(shape, spec.dtype, 0), put_group)
+    """Return `[groups, rows, columns]`: the products over each group of the inner dim, wide."""
+    (rows, inner), (_, columns), (groups,) = left.type.shape, right.type.shape, ends.type.shape
+    shape = (groups, rows, columns)
+    if 0 in (*shape, inner):
+        return hlo.full(shape, accumulation_dtype(spec_of(left).dtype), 0)
+    if ctx.options.platform == "tpu":
+        return _ragged_dot(ctx, left, right, ends, shape, contracting=0, ragged=1, group=[])
+    mine = _membership(ends, inner)
+    lefts = _selected(left, mine, (groups, rows, inner), [1, 2], [0, 2])
+    rights = _selected(right, mine, (groups, inner, columns), [1, 2], [0, 1])
+    return contract(ctx, lefts, rights, ([2], [1]), ([0], [0]))
 
 
-def _over_groups(groups: int, start: ir.Value, step: object) -> ir.Value:
-    """Return what `step(group, value)` makes of `start` in a loop over the groups."""
-
-    def unfinished(group: ir.Value, _: ir.Value) -> ir.Value:
-        return hlo.compare(group, hlo.scalar(groups, _I32), "LT")
-
-    def advance(group: ir.Value, value: ir.Value) -> list[ir.Value]:
-        return [stablehlo.add(group, hlo.scalar(1, _I32)), step(group, value)]  # type: ignore[operator]
-
-    return hlo.while_loop(unfinished, advance, [hlo.scalar(0, _I32), start])[1]
-
-
-def _bounds(ends: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return where each group starts and ends, i32."""
-    ends = hlo.convert(ends, _I32)
-    (groups,) = spec_of(ends).shape
-    starts = hlo.pad(hlo.slice_in_dim(ends, 0, groups - 1, dim=0), [1], [0])
-    return starts, ends
-
-
-def _masked(
-    operand: ir.Value, bounds: tuple[ir.Value, ir.Value], group: ir.Value, *, dim: int
+def _selected(
+    operand: ir.Value,
+    mine: ir.Value,
+    shape: tuple[int, int, int],
+    operand_dims: list[int],
+    mask_dims: list[int],
 ) -> ir.Value:
-    """Return `operand` with zeros outside the group along `dim`."""
-    position = hlo.iota(spec_of(operand).shape, dim)
-    start, end = (
-        hlo.broadcast_to(hlo.dynamic_index(bound, group), spec_of(operand).shape)
-        for bound in bounds
-    )
-    inside = stablehlo.and_(hlo.compare(position, start, "GE"), hlo.compare(position, end, "LT"))
-    return hlo.select(inside, operand, hlo.full_like(operand, 0))
+    """Return one copy of `operand` a group, zero outside the group."""
+    copies = hlo.broadcast_in_dim(operand, shape, operand_dims)
+    mask = hlo.broadcast_in_dim(mine, shape, mask_dims)
+    return hlo.select(mask, copies, hlo.full_like(copies, 0))
+
+
+def _starts(ends: ir.Value) -> ir.Value:
+    """Return where each group starts."""
+    return hlo.pad(ends, [1], [-1])
+
+
+def _membership(ends: ir.Value, count: int) -> ir.Value:
+    """Return `[groups, count]`: whether a position is one of the group's."""
+    shape = (ends.type.shape[0], count)
+    dtype = spec_of(ends).dtype
+    position = hlo.iota(shape, 1, dtype)
+    start, end = (hlo.broadcast_in_dim(edge, shape, [0]) for edge in (_starts(ends), ends))
+    return stablehlo.and_(hlo.compare(position, start, "GE"), hlo.compare(position, end, "LT"))
 
 
 def _ragged_dot(
@@ -134,27 +147,28 @@ def _ragged_dot(
     left: ir.Value,
     right: ir.Value,
     ends: ir.Value,
-    spec: TensorSpec,
+    shape: tuple[int, ...],
     *,
-    contracting: tuple[int, int],
+    contracting: int,
     ragged: int,
     group: list[int],
 ) -> ir.Value:
-    starts, ends = _bounds(ends)
-    precision = chlo.PrecisionAttr.get(ctx.precision(left, right))
+    """Return `chlo.ragged_dot` over dim 1 of `left` and dim `contracting` of `right`."""
+    dtype = accumulation_dtype(spec_of(left).dtype)
     numbers = chlo.RaggedDotDimensionNumbers.get(
         lhs_batching_dimensions=[],
         rhs_batching_dimensions=[],
-        lhs_contracting_dimensions=[contracting[0]],
-        rhs_contracting_dimensions=[contracting[1]],
+        lhs_contracting_dimensions=[1],
+        rhs_contracting_dimensions=[contracting],
         lhs_ragged_dimensions=[ragged],
         rhs_group_dimensions=group,
     )
+    precision = chlo.PrecisionAttr.get(ctx.precision(left, right))
     return chlo.ragged_dot(
-        tensor_type(spec),
+        tensor_type(TensorSpec(shape, dtype)),
         left,
         right,
-        stablehlo.subtract(ends, starts),
+        stablehlo.subtract(ends, _starts(ends)),
         numbers,
         precision_config=ir.ArrayAttr.get([precision, precision]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -71,48 +72,88 @@ def _aliases(outputs: list[Any], args: tuple[Any, ...]) -> list[tuple[int, int]]
     ]
 
 
-def assert_same_model(
+@dataclass(frozen=True)
+class Differences:
+    """How far a model is from eager, each relative to the largest value of the tensor."""
+
+    forward: float
+    """The worst of the outputs."""
+    gradients: float
+    """The worst of the parameters' gradients; 0.0 where nothing is differentiable."""
+    buffers: float
+    """The worst of the buffers after the call."""
+    worst_gradient: str = ""
+    """The parameter with the worst gradient."""
+
+
+def differences(
     model: torch.nn.Module,
-    run: Callable[[torch.nn.Module], Any],
-    *,
-    forward: float = 1e-5,
-    gradients: float = 1e-4,
-) -> None:
-    """Assert that outputs, all gradients and all buffers of `model` are eager's.
+    run: Callable[[Any], Any],
+    compile_model: Callable[[torch.nn.Module], Callable[..., Any]] = compiled,
+) -> Differences:
+    """Return how far outputs, all gradients and all buffers of the compiled `model` are off.
 
     `run` calls the model it is given; the sum of its floating-point outputs is differentiated.
+
+    Raises:
+        AssertionError: dtypes, shapes or the set of tensors that have a gradient differ.
     """
     ours = copy.deepcopy(model)
     expected = tensors_of(run(model))
-    actual = tensors_of(run(compiled(ours)))
+    actual = tensors_of(run(compile_model(ours)))
     assert len(actual) == len(expected) > 0
-    for mine, eager in zip(actual, expected, strict=True):
-        assert relative_difference(mine, eager) <= forward
+    forward = max(map(relative_difference, actual, expected))
     differentiable = [tensor.requires_grad for tensor in expected]
     assert differentiable == [tensor.requires_grad for tensor in actual]
     if any(differentiable):
         for outputs in (expected, actual):
             _loss(outputs).backward()
-    _assert_same_gradients(ours, model, gradients)
-    for (name, buffer), (_, eager_buffer) in zip(
+    gradients, worst = _gradient_difference(ours, model)
+    buffers = 0.0
+    for (_, buffer), (_, eager_buffer) in zip(
         ours.named_buffers(), model.named_buffers(), strict=True
     ):
-        assert relative_difference(buffer, eager_buffer) <= forward, name
+        buffers = max(buffers, relative_difference(buffer, eager_buffer))
+    return Differences(forward, gradients, buffers, worst)
 
 
-def _assert_same_gradients(ours: torch.nn.Module, model: torch.nn.Module, most: float) -> None:
+def assert_same_model(
+    model: torch.nn.Module,
+    run: Callable[[Any], Any],
+    *,
+    forward: float = 1e-5,
+    gradients: float = 1e-4,
+    compile_model: Callable[[torch.nn.Module], Callable[..., Any]] = compiled,
+) -> None:
+    """Assert that outputs, all gradients and all buffers of `model` are eager's.
+
+    `run` calls the model it is given; the sum of its floating-point outputs is differentiated.
+    """
+    found = differences(model, run, compile_model)
+    assert found.forward <= forward, found
+    assert found.gradients <= gradients, found
+    assert found.buffers <= forward, found
+
+
+def _gradient_difference(ours: torch.nn.Module, model: torch.nn.Module) -> tuple[float, str]:
+    """Return the worst difference of a gradient, and of which parameter it is."""
     eager = {name: parameter.grad for name, parameter in model.named_parameters()}
-    largest = max((float(g.abs().max()) for g in eager.values() if g is not None), default=0.0)
+    largest = max(
+        (float(g.abs().max()) for g in eager.values() if g is not None and g.numel()), default=0.0
+    )
+    worst = (0.0, "")
     for name, parameter in ours.named_parameters():
         expected = eager[name]
         assert (parameter.grad is None) == (expected is None), name
-        if expected is None:
+        if expected is None or expected.numel() == 0:
             continue
         # A gradient that is zero but for rounding (of a key bias, say: softmax is blind to it) has
         # no size of its own to be measured by.
-        size = max(float(expected.abs().max()), 1e-2 * largest)
+        size = max(float(expected.abs().max()), 1e-2 * largest, 1e-30)
         difference = float((parameter.grad - expected).abs().max()) / size
-        assert difference <= most, f"{name}: {difference}"
+        if not difference <= worst[0]:
+            worst = (difference, name)
+    return worst
 
 
 def _loss(outputs: list[torch.Tensor]) -> torch.Tensor:
