@@ -87,7 +87,7 @@ def fft_c2c(
     ctx: LoweringContext, operand: ir.Value, dim: Sequence[int], normalization: int, forward: bool
 ) -> ir.Value:
     """The complex transform over `dim`, or its inverse."""
-    shape, dtype = ctx.result
+    shape = ctx.result.shape
     if 0 in shape or not dim:
         return operand
     dims = [hlo.canonical_dim(axis, len(shape)) for axis in dim]

@@ -98,17 +98,6 @@ def test_infinities_stay_in_their_part():
     )
 
 
-def test_short_time_transform():
-    def function(x):
-        window = torch.hann_window(16)
-        return [
-            torch.stft(x, 16, 4, window=window, return_complex=True),
-            torch.stft(x, 16, normalized=True, onesided=False, center=False, return_complex=True),
-        ]
-
-    check(function, random(2, 64), tolerance=1e-5)
-
-
 def test_empty_batches():
     """Eager's library refuses them for most transforms; the meta function gives the shapes."""
     results = run(
