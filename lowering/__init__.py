@@ -5,6 +5,7 @@ Knows `torch.fx` and MLIR; knows nothing of Dynamo, PJRT or devices. Importing i
 
 from __future__ import annotations
 
+import lowering.composites  # (fills the decompositions)
 import lowering.ops  # noqa: F401  (fills the registry)
 from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec

@@ -6,6 +6,7 @@ not depend on the node is in `lowering.hlo`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ class LoweringContext:
         self.sizes = sizes
         self.node: fx.Node
         self.results: tuple[TensorSpec | None, ...] = ()
+        self._specs: dict[fx.Node, tuple[TensorSpec | None, ...]] = {}
         self._rng_key: ir.Value | None = None
         self._rng_uses = 0
 
@@ -50,9 +52,20 @@ class LoweringContext:
     def enter(self, node: fx.Node) -> None:
         """Point the context at `node` (the importer's call)."""
         self.node = node
-        value = node.meta.get("val")
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        self.results = tuple(self.spec(item) for item in values)
+        self.results = self.specs(node)
+
+    def specs(self, node: fx.Node) -> tuple[TensorSpec | None, ...]:
+        """Return the concrete shape and dtype of each result of `node`; None for no tensor.
+
+        Asking a fake tensor is slow, and slower still under a torch function mode: the importer
+        asks for all nodes before it enters one.
+        """
+        found = self._specs.get(node)
+        if found is None:
+            value = node.meta.get("val")
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            found = self._specs[node] = tuple([self.spec(item) for item in values])
+        return found
 
     def spec(self, value: Any) -> TensorSpec | None:
         """Return the concrete shape and dtype of a fake tensor; None for anything else."""
@@ -91,14 +104,21 @@ class LoweringContext:
         (`torch._prims_common.elementwise_dtypes`). `kind` defaults to plain promotion.
         """
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH if kind is None else kind
-        arguments: list[Any] = []
+        arguments: list[tuple[torch.dtype, bool] | type] = []
         for index in indices:
-            value = self.argument(index)
-            if isinstance(value, (list, tuple)):
-                arguments.extend(value)
-            elif value is not None:
-                arguments.append(self.sizes.resolve(value))
-        return elementwise_dtypes(*arguments, type_promotion_kind=kind)[1]
+            value = self.node.args[index]
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            arguments.extend(self._kind(item) for item in values if item is not None)
+        return _promoted(tuple(arguments), kind)
+
+    def _kind(self, argument: Any) -> tuple[torch.dtype, bool] | type:
+        """Return what promotion looks at: dtype and whether it has dims, or the Python type."""
+        if isinstance(argument, fx.Node):
+            (spec,) = self.specs(argument)
+            if spec is not None:
+                return spec.dtype, bool(spec.shape)
+            argument = argument.meta["val"]
+        return type(self.sizes.resolve(argument))
 
     def as_value(self, operand: Any, dtype: torch.dtype) -> ir.Value:
         """Return a tensor value or a Python scalar as a value of `dtype`."""
@@ -145,6 +165,20 @@ class LoweringContext:
             )
         self._rng_uses += 1
         return self._rng_key, self._rng_uses
+
+
+@functools.cache
+def _promoted(
+    arguments: tuple[tuple[torch.dtype, bool] | type, ...], kind: ELEMENTWISE_TYPE_PROMOTION_KIND
+) -> torch.dtype:
+    """Return `elementwise_dtypes` of arguments of these kinds."""
+    samples = [
+        argument()
+        if isinstance(argument, type)
+        else torch.empty((1,) * argument[1], dtype=argument[0], device="meta")
+        for argument in arguments
+    ]
+    return elementwise_dtypes(*samples, type_promotion_kind=kind)[1]
 
 
 def unsupported_op(node: fx.Node, why: str) -> UnsupportedOpError:

@@ -1,7 +1,7 @@
 """Which ATen ops are decomposed before lowering, and which composites are kept whole and why.
 
-The table is torch's Core ATen table less the kept ones. Start-up refuses an overload that is both
-decomposed and lowered: one of the two would never run.
+The table is torch's Core ATen table less the kept ones, and our own. Start-up refuses an overload
+that is both decomposed and lowered: one of the two would never run.
 """
 
 from __future__ import annotations
@@ -41,6 +41,26 @@ KEPT_WHOLE: dict[OpOverload, str] = {
 # Ops outside torch's Core ATen table that torch can take apart.
 EXTRA: tuple[Any, ...] = (aten.batch_norm_backward.default,)
 
+# Our own, from `lowering.composites`.
+_OWN: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def decomposition(*overloads: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function, with the arguments of the ATen schema, for `overloads`.
+
+    Raises:
+        ValueError: one of them has a decomposition of ours already.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for overload in overloads:
+            if overload in _OWN:
+                raise ValueError(f"{overload} already has a decomposition")
+            _OWN[overload] = function
+        return function
+
+    return register
+
 
 @functools.cache
 def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
@@ -49,7 +69,7 @@ def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
     Raises:
         ValueError: an overload is both decomposed and lowered.
     """
-    table = {**core_aten_decompositions(), **get_decompositions(EXTRA)}
+    table = {**core_aten_decompositions(), **get_decompositions(EXTRA), **_OWN}
     for overload in KEPT_WHOLE:
         table.pop(overload, None)
     both = sorted(str(overload) for overload in table if overload in REGISTRY)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from lowering.mlir import ir
+from lowering.mlir import ir, memo
 
 _ELEMENT_TYPES: dict[torch.dtype, Callable[[], ir.Type]] = {
     torch.bool: lambda: ir.IntegerType.get_signless(1),
@@ -103,13 +103,23 @@ def torch_dtype(element: ir.Type) -> torch.dtype:
 
 def tensor_type(spec: TensorSpec) -> ir.RankedTensorType:
     """Return `tensor<shape x element>` for `spec`; needs a current MLIR context."""
-    return ir.RankedTensorType.get(spec.shape, element_type(spec.dtype))
+    known = memo()
+    found = known.get(spec)
+    if found is None:
+        found = ir.RankedTensorType.get(spec.shape, element_type(spec.dtype))
+        known[spec], known[found] = found, spec
+    return found
 
 
 def spec_of(value: ir.Value) -> TensorSpec:
     """Return shape and dtype of an MLIR tensor value."""
-    tensor = value.type
-    return TensorSpec(tuple(tensor.shape), torch_dtype(tensor.element_type))
+    kind = value.type
+    known = memo()
+    spec = known.get(kind)
+    if spec is None:
+        spec = TensorSpec(tuple(kind.shape), torch_dtype(kind.element_type))
+        known[spec], known[kind] = kind, spec
+    return spec
 
 
 def is_unsigned(dtype: torch.dtype) -> bool:

@@ -23,7 +23,7 @@ from lowering.dtypes import (
     spec_of,
     tensor_type,
 )
-from lowering.mlir import ir, stablehlo
+from lowering.mlir import ir, memo, stablehlo
 
 Scalar = bool | int | float | complex
 
@@ -43,8 +43,15 @@ def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
         )
         attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
         return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
-    kind = tensor_type(TensorSpec(tuple(shape), dtype))
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype)))
+    # By their text, since 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+    key = ("full", tuple(shape), dtype, repr(fill))
+    known = memo()
+    attribute = known.get(key)
+    if attribute is None:
+        kind = tensor_type(TensorSpec(tuple(shape), dtype))
+        attribute = ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype))
+        known[key] = attribute
+    return stablehlo.constant(attribute)
 
 
 def _attribute(fill: Scalar, dtype: torch.dtype) -> ir.Attribute:

@@ -22,7 +22,7 @@ from lowering.mlir import create_context, func, ir, module_text
 from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
 from lowering.sizes import Bindings, Sizes, is_number
-from lowering.source import source_line
+from lowering.source import SourceLine, source_line
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
 
@@ -64,10 +64,13 @@ def lower_graph(
     options = LoweringOptions() if options is None else options
     sizes = Sizes(bindings)
     signature = read_signature(graph_module, sizes)
+    context = LoweringContext(options, sizes)
+    for node in signature.needed:
+        context.specs(node)
     # Rules compute small tables with torch: on the CPU and for real, whatever mode or default
     # device the user has set around the first call.
     with torch.device("cpu"), _disable_current_modes(), create_context(), ir.Location.unknown():
-        builder = _ModuleBuilder(graph_module, signature, LoweringContext(options, sizes))
+        builder = _ModuleBuilder(graph_module, signature, context)
         return LoweredGraph(builder.build(donate=donate), signature, options)
 
 
@@ -81,6 +84,7 @@ class _ModuleBuilder:
         self.signature = signature
         self.context = context
         self.values: dict[fx.Node, Any] = {}
+        self.locations: dict[Any, ir.Location] = {}
 
     def build(self, *, donate: bool) -> ir.Module:
         signature = self.signature
@@ -135,7 +139,7 @@ class _ModuleBuilder:
             if node.op == "get_attr":
                 self.values[node] = self._attribute(node)
             elif node.op == "call_function":
-                with _location(node):
+                with self._location(node):
                     self.values[node] = self._lower_node(node)
 
     def _attribute(self, node: fx.Node) -> Any:
@@ -188,8 +192,17 @@ class _ModuleBuilder:
                 raise _rule_failed(node, f"it gave {value.type}, torch expects {spec}")
 
     def _physical(self, result: ResultLayout) -> ir.Value:
-        with _location(result.node):
+        with self._location(result.node):
             return hlo.transpose(self.values[result.node], result.order)
+
+    def _location(self, node: fx.Node) -> ir.Location:
+        """Return module path and op, and the user's file and line, as an MLIR location."""
+        line = source_line(node)
+        key = line, node.target
+        found = self.locations.get(key)
+        if found is None:
+            found = self.locations[key] = _location(line, str(node.target))
+        return found
 
     def _verify(self, module: ir.Module) -> None:
         try:
@@ -208,9 +221,8 @@ def _logical(argument: Argument, value: ir.Value) -> ir.Value:
     return hlo.transpose(value, inverse)
 
 
-def _location(node: fx.Node) -> ir.Location:
-    line = source_line(node)
-    name = f"{line.module_path}/{node.target}" if line.module_path else str(node.target)
+def _location(line: SourceLine, op: str) -> ir.Location:
+    name = f"{line.module_path}/{op}" if line.module_path else op
     if line.file is None:
         return ir.Location.name(name)
     return ir.Location.name(name, ir.Location.file(line.file, line.line, 0))

@@ -7,15 +7,47 @@ that of `tpu_compile/runtime/pjrt.py` for the run-time half). It must not know t
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, stablehlo
 
-__all__ = ["chlo", "create_context", "func", "ir", "module_bytecode", "module_text", "stablehlo"]
+__all__ = [
+    "Context",
+    "chlo",
+    "create_context",
+    "func",
+    "ir",
+    "memo",
+    "module_bytecode",
+    "module_text",
+    "stablehlo",
+]
 
 
-def create_context() -> ir.Context:
+class Context(ir.Context):
+    """An MLIR context that remembers types and attributes, which the bindings are slow to make.
+
+    What it remembers refers back to the context, so leaving it forgets everything: else neither
+    would ever be freed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memo: dict[Any, Any] = {}
+
+    def __exit__(self, *error: object) -> None:
+        self.memo.clear()
+        super().__exit__(*error)
+
+
+def memo() -> dict[Any, Any]:
+    """Return what the current context remembers."""
+    return ir.Context.current.memo  # type: ignore[attr-defined, no-any-return]
+
+
+def create_context() -> Context:
     """Return a fresh MLIR context with every dialect of jaxlib loaded.
 
     A context owns all types, attributes and locations made in it, so one per lowering keeps a
@@ -23,7 +55,7 @@ def create_context() -> ir.Context:
     """
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
-    context = ir.Context()
+    context = Context()
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     stablehlo.register_dialect(context)

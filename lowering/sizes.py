@@ -86,7 +86,7 @@ class Sizes:
 
     def shape(self, sizes: Sequence[Any]) -> tuple[int, ...]:
         """Return every size as an integer."""
-        return tuple(self.resolve(size) for size in sizes)
+        return tuple([size if type(size) is int else self.resolve(size) for size in sizes])
 
     def _evaluate(self, expr: Any, size: Any) -> Any:
         value = expr

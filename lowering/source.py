@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -18,8 +18,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 
 
-@dataclass(frozen=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line of the user's program, and the path of the `nn.Module` that ran it."""
 
     file: str | None
@@ -48,9 +47,11 @@ def _frame(stack_trace: str) -> tuple[str | None, int, str]:
 
 def _module_path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    path = next(reversed(stack.values()))[0]
+    return _readable_path(next(reversed(stack.values()))[0]) if stack else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _readable_path(path: str) -> str:
     path = re.sub(r"^L\['(?:self|fn|mod)'\]\.?", "", path)
     path = re.sub(r"_modules\['([^']+)'\]", r"\1", path)
     return re.sub(r"\[(\d+)\]", r".\1", path).replace("slf.", "").strip(".")
@@ -62,6 +63,9 @@ def source_line(node: fx.Node) -> SourceLine:
     A node without a stack trace (some decompositions lose it) takes the line of the nearest node
     that feeds it; `UNKNOWN` when there is none.
     """
+    trace = node.meta.get("stack_trace")
+    if trace:
+        return SourceLine(*_frame(trace), _module_path(node))
     seen = {node}
     queue = [node]
     while queue:

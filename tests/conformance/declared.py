@@ -1,0 +1,57 @@
+"""What is known not to pass, by kind, entry and dtype, each with its reason.
+
+The run is strict: an undeclared failure fails it, and so does a declared one all of whose samples
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tests.conformance.cases import KINDS, Case
+from tests.conformance.pool import Result
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A known failure. `names`, `kinds` and `dtypes` are separated by spaces; `*` is any."""
+
+    names: str
+    reason: str
+    kinds: str = "*"
+    dtypes: str = "*"
+
+    def covers(self, case: Case) -> bool:
+        """Whether `case` is declared here."""
+        return (
+            any(fnmatchcase(case.name, name) for name in self.names.split())
+            and any(fnmatchcase(case.kind, kind) for kind in self.kinds.split())
+            and any(fnmatchcase(case.dtype, dtype) for dtype in self.dtypes.split())
+        )
+
+
+DECLARED: tuple[Declared, ...] = ()
+
+
+def reason_for(case: Case) -> str | None:
+    """Return why `case` is known not to pass; None if it is expected to."""
+    return next((entry.reason for entry in DECLARED if entry.covers(case)), None)
+
+
+def surprises(results: list[Result]) -> Iterator[str]:
+    """Yield a line for each undeclared failure, and for each declared one that passes."""
+    for result in results:
+        reason = reason_for(result.case)
+        if reason is None and not result.ok:
+            index, why = next(iter(result.failures.items()))
+            yield f"{' '.join(result.case)}: {len(result.failures)} failed; sample {index}: {why}"
+        elif reason is not None and result.ok and result.counts and result.all_samples:
+            yield f"{' '.join(result.case)} passes, but is declared: {reason}"
+
+
+def unknown_kinds() -> list[str]:
+    """Return the kinds that a declaration names and that do not exist."""
+    named = {kind for entry in DECLARED for kind in entry.kinds.split()}
+    return sorted(named - KINDS.keys() - {"*"})
