@@ -87,8 +87,11 @@ def _log_gamma_1p(operand: ir.Value) -> ir.Value:
     return hlo.select(_compare(operand, 0.5, "LE"), small, chlo.lgamma(_shifted(operand, 1)))
 
 
-def _density(order: ir.Value, x: ir.Value) -> ir.Value:
-    """Return x**a * exp(-x) / Gamma(a + 1), with Stirling's formula for large a."""
+def density(order: ir.Value, x: ir.Value) -> ir.Value:
+    """Return x**a * exp(-x) / Gamma(a + 1), with Stirling's formula for large a.
+
+    To a count a, the probability that a Poisson distribution of mean x gives it.
+    """
     small = stablehlo.subtract(stablehlo.multiply(order, stablehlo.log(x)), x)
     small = stablehlo.exponential(stablehlo.subtract(small, _log_gamma_1p(order)))
 
@@ -146,7 +149,7 @@ def _lower_series(order: ir.Value, x: ir.Value) -> ir.Value:
 
     one = hlo.full_like(x, 1)
     total = _until_small(step, [one, one, order, x])[1]
-    return stablehlo.multiply(_density(order, x), total)
+    return stablehlo.multiply(density(order, x), total)
 
 
 def _upper_fraction(order: ir.Value, x: ir.Value) -> ir.Value:
@@ -169,7 +172,7 @@ def _upper_fraction(order: ir.Value, x: ir.Value) -> ir.Value:
     # The first step divides by c: infinity makes it the base itself.
     start = [base, hlo.full_like(x, math.inf), inverse, inverse, order]
     value = _until_small(step, start)[3]
-    return stablehlo.multiply(stablehlo.multiply(_density(order, x), order), value)
+    return stablehlo.multiply(stablehlo.multiply(density(order, x), order), value)
 
 
 def _upper_series(order: ir.Value, x: ir.Value) -> ir.Value:
