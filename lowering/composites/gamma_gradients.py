@@ -132,7 +132,7 @@ def standard_gamma_grad(self: Tensor, output: Tensor) -> Tensor:
     return torch.where(x < 0.8, _gamma_small(x, alpha), value)
 
 
-# --- Dirichlet, as beta numbers of alpha and beta = total - alpha ----------------------------------
+# --- Dirichlet, as beta numbers of alpha and beta = total - alpha --------------------------------
 
 
 def _beta_near_zero(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -168,20 +168,13 @@ def _beta_large(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     mean = alpha / total
     deviation = (alpha * beta / (total + 1)).sqrt() / total
 
-    # Divided by total**4, lest the powers overflow.
+    # Divided by total**5, lest the powers overflow.
     a, b = mean, beta / total
-    polynomial = 47 * x * b**4 * total + a * (
-        (43 / total + 20 * (16 / total + 27 * b) * x) * b**3 * total
-        + a
-        * (
-            3 * (59 / total + 180 * b - 90 * x / total) * b**2 * total
-            + a
-            * (
-                (453 / total + 1620 * b * (1 - x) - 455 * x / total) * b * total
-                + a * (8 * (1 - x) * (135 * b - 11 / total) * total)
-            )
-        )
-    )
+    polynomial = 8 * (1 - x) * (135 * b - 11 / total)
+    polynomial = (453 / total + 1620 * b * (1 - x) - 455 * x / total) * b + a * polynomial
+    polynomial = 3 * (59 / total + 180 * b - 90 * x / total) * b**2 + a * polynomial
+    polynomial = (43 / total + 20 * (16 / total + 27 * b) * x) * b**3 + a * polynomial
+    polynomial = 47 * x * b**4 / total + a * polynomial
     ratio = (1 + 12 * alpha) * (1 + 12 * beta) / (total * total)
     near = ratio / (1 - x) * polynomial / (12960 * a**3 * b**2 * (1 + 12 * total))
 
