@@ -39,7 +39,10 @@ KEPT_WHOLE: dict[OpOverload, str] = {
 }
 
 # Ops outside torch's Core ATen table that torch can take apart.
-EXTRA: tuple[Any, ...] = (aten.batch_norm_backward.default,)
+EXTRA: tuple[Any, ...] = (
+    aten.batch_norm_backward.default,
+    aten.rrelu_with_noise_backward.default,
+)
 
 # Our own, from `lowering.composites`.
 _OWN: dict[OpOverload, Callable[..., Any]] = {}
