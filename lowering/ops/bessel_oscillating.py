@@ -143,7 +143,7 @@ def spherical_j0(operand: ir.Value) -> ir.Value:
     """Return sin(x) / x, by its Taylor series around 0."""
     square = stablehlo.multiply(operand, operand)
     series = [(-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(7))]
-    value = stablehlo.divide(stablehlo.sine(operand), operand)
+    value: ir.Value = stablehlo.divide(stablehlo.sine(operand), operand)
     magnitude = stablehlo.abs(operand)
     value = hlo.select(_less(magnitude, 0.5), polynomial(square, series), value)
     infinite = hlo.compare(magnitude, hlo.full_like(operand, math.inf), "EQ")

@@ -218,7 +218,7 @@ def _uniform(order: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     """Return Q or P by Temme's expansion around x = a."""
     sign = 1.0 if upper else -1.0
     half_square = stablehlo.negate(_log_less(order, x))
-    eta = stablehlo.sqrt(scaled(half_square, 2))
+    eta: ir.Value = stablehlo.sqrt(scaled(half_square, 2))
     eta = hlo.select(hlo.compare(x, order, "LT"), stablehlo.negate(eta), eta)
     inverse = stablehlo.divide(hlo.full_like(order, 1), order)
     total = hlo.full_like(order, 0)
@@ -254,9 +254,9 @@ def _regularized(order: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     by_series = stablehlo.and_(iterated, stablehlo.not_(beyond))
     series = _lower_series(_where(by_series, order, 1), _where(by_series, x, 0.5))
     if upper:
-        value = stablehlo.subtract(one, series)
+        value: ir.Value = stablehlo.subtract(one, series)
         is_small = _compare(x, 0.5, "LE")
-        bound = stablehlo.divide(hlo.full_like(x, -0.4), stablehlo.log(x))
+        bound: ir.Value = stablehlo.divide(hlo.full_like(x, -0.4), stablehlo.log(x))
         bound = hlo.select(is_small, bound, scaled(x, 1.1))
         both_small = stablehlo.and_(_compare(x, 1.1, "LE"), hlo.compare(order, bound, "LE"))
         value = hlo.select(both_small, _upper_series(order, x), value)

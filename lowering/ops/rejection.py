@@ -195,7 +195,7 @@ def poisson(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
         valid = _and(_compare(proposed, 0, "GE"), _compare(us, 0, "GT"))
         proposed = hlo.select(valid, proposed, hlo.full_like(proposed, 0))
         likely = hlo.compare(level, density(proposed, mean), "LE")
-        quick = stablehlo.subtract(
+        quick: ir.Value = stablehlo.subtract(
             hlo.full_like(b, 0.9277), stablehlo.divide(hlo.full_like(b, 3.6224), _shifted(b, -2))
         )
         quick = _and(_compare(us, 0.07, "GE"), hlo.compare(second, quick, "LE"))
@@ -271,7 +271,7 @@ def binomial(ctx: LoweringContext, count: ir.Value, prob: ir.Value) -> ir.Value:
         proposed = hlo.select(valid, proposed, hlo.full_like(proposed, 0))
         level = stablehlo.multiply(level, mode_likelihood)
         likely = hlo.compare(level, likelihood(proposed, trials, chance), "LE")
-        quick = stablehlo.subtract(
+        quick: ir.Value = stablehlo.subtract(
             hlo.full_like(b, 0.92), stablehlo.divide(hlo.full_like(b, 4.2), b)
         )
         quick = _and(_compare(us, 0.07, "GE"), hlo.compare(second, quick, "LE"))

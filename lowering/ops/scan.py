@@ -114,7 +114,7 @@ def _log_add_complex(left: ir.Value, right: ir.Value) -> ir.Value:
     is_less = hlo.compare(real, other, "LT")
     low, high = hlo.select(is_less, left, right), hlo.select(is_less, right, left)
     grown = stablehlo.log_plus_one(stablehlo.exponential(stablehlo.subtract(low, high)))
-    value = stablehlo.add(high, grown)
+    value: ir.Value = stablehlo.add(high, grown)
     # Where the difference is not defined: both zero, or both infinite.
     both = hlo.compare(real, other, "EQ")
     zero = stablehlo.and_(both, hlo.compare(real, hlo.full_like(real, -torch.inf), "EQ"))

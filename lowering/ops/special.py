@@ -73,7 +73,7 @@ def normal_quantile(operand: ir.Value) -> ir.Value:
     centred = stablehlo.subtract(tail, hlo.full_like(tail, 0.5))
     square = stablehlo.multiply(centred, centred)
     ratio = rational(square, cephes.NDTRI_MIDDLE_P, cephes.NDTRI_MIDDLE_Q)
-    middle = stablehlo.multiply(stablehlo.multiply(centred, square), ratio)
+    middle: ir.Value = stablehlo.multiply(stablehlo.multiply(centred, square), ratio)
     middle = scaled(stablehlo.add(centred, middle), math.sqrt(2 * math.pi))
 
     distance = stablehlo.sqrt(scaled(stablehlo.log(tail), -2))
@@ -83,7 +83,7 @@ def normal_quantile(operand: ir.Value) -> ir.Value:
     is_near = hlo.compare(distance, hlo.full_like(distance, 8), "LT")
     correction = stablehlo.multiply(inverse, hlo.select(is_near, near, far))
     logarithm = stablehlo.divide(stablehlo.log(distance), distance)
-    outer = stablehlo.subtract(stablehlo.subtract(distance, logarithm), correction)
+    outer: ir.Value = stablehlo.subtract(stablehlo.subtract(distance, logarithm), correction)
     outer = hlo.select(upper, outer, stablehlo.negate(outer))
 
     value = hlo.select(hlo.compare(tail, hlo.full_like(tail, cut), "GT"), middle, outer)
@@ -118,7 +118,7 @@ def zeta(order: ir.Value, start: ir.Value) -> ir.Value:
     whole_start = hlo.compare(start, stablehlo.floor(start), "EQ")
     whole_order = hlo.compare(order, stablehlo.floor(order), "EQ")
     is_left = hlo.compare(start, zero, "LE")
-    value = chlo.zeta(order, hlo.select(is_left, one, start))
+    value: ir.Value = chlo.zeta(order, hlo.select(is_left, one, start))
     left = hlo.select(whole_order, _zeta_left(order, start), nan)
     value = hlo.select(is_left, hlo.select(whole_start, infinity, left), value)
     value = hlo.select(hlo.compare(order, one, "LT"), nan, value)
@@ -134,9 +134,9 @@ def _zeta_left(order: ir.Value, start: ir.Value) -> ir.Value:
     one, zero = hlo.full_like(order, 1), hlo.full_like(order, 0)
     left = hlo.compare(start, zero, "LT")
     mirrored = hlo.select(left, stablehlo.negate(start), hlo.full_like(start, 0.5))
-    distance = stablehlo.subtract(mirrored, stablehlo.floor(mirrored))
+    distance: ir.Value = stablehlo.subtract(mirrored, stablehlo.floor(mirrored))
     distance = hlo.select(hlo.compare(distance, zero, "EQ"), hlo.full_like(start, 0.5), distance)
-    below = stablehlo.subtract(
+    below: ir.Value = stablehlo.subtract(
         chlo.zeta(order, distance), chlo.zeta(order, stablehlo.add(mirrored, one))
     )
     half = scaled(order, 0.5)
