@@ -4,6 +4,7 @@
 #   PIP_ARGS   more arguments for pip, for instance an --extra-index-url with PyTorch's CPU wheel
 #              index: the default wheel of torch brings CUDA libraries of several gigabytes
 #   TEST_ARGS  arguments for pytest
+#   CONFORMANCE_ARGS  more arguments for tests.conformance
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -15,12 +16,15 @@ requirements := pyproject.toml constraints.txt
 # jax is a baseline of the benchmarks only; an environment of its own keeps it out of the tests.
 bench_venv := $(VENV)-bench
 
-.PHONY: help demo test test-with-jax lint types docs bench develop clean
+CONFORMANCE_ARGS ?=
+
+.PHONY: help demo test test-with-jax conformance lint types docs bench develop clean
 
 help:
 	@echo "make demo     embed sentences with a pretrained model, compiled, beside eager PyTorch"
 	@echo "make test     run the test suite"
 	@echo "make test-with-jax  run the tests of a process that also uses jax"
+	@echo "make conformance  run PyTorch's own test databases; hours, resumable"
 	@echo "make lint     ruff, typos, validate-pyproject"
 	@echo "make types    mypy"
 	@echo "make docs     build docs/ into build/docs, warnings are errors"
@@ -45,6 +49,9 @@ test-with-jax: $(VENV)/.installed-test
 	$(bin)/python -m pip install $(PIP_ARGS) --quiet --no-deps --upgrade \
 		--constraint constraints.txt --target $(VENV)/with-jax jax opt_einsum
 	PYTHONPATH=$(VENV)/with-jax $(bin)/python -m pytest tests/with_jax
+
+conformance: $(VENV)/.installed-test
+	$(bin)/python -m tests.conformance --all --results build/conformance/all.jsonl $(CONFORMANCE_ARGS)
 
 types: $(VENV)/.installed-dev
 	$(bin)/mypy

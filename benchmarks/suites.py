@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmarks import peers
 from benchmarks.harness import Result, Timing, interleave
+from benchmarks.lowering_speed import lowering_speed
 
 
 class Adder(nn.Module):
@@ -144,4 +145,5 @@ SUITES: dict[str, Callable[..., list[Result]]] = {
     "gpt2-forward": gpt2_forward,
     "gpt2-training": gpt2_training,
     "first-call": first_call,
+    "lowering": lowering_speed,
 }

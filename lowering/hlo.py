@@ -41,12 +41,12 @@ def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
         array: Any = numpy.array(
             fill, dtype="complex64" if dtype is torch.complex64 else "complex128"
         )
-        attribute = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
-        return broadcast_in_dim(stablehlo.constant(attribute), shape, [])
+        element = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
+        return broadcast_in_dim(stablehlo.constant(element), shape, [])
     # By their text, since 1, 1.0 and True are equal, and so are 0.0 and -0.0.
     key = ("full", tuple(shape), dtype, repr(fill))
     known = memo()
-    attribute = known.get(key)
+    attribute: Any = known.get(key)
     if attribute is None:
         kind = tensor_type(TensorSpec(tuple(shape), dtype))
         attribute = ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype))

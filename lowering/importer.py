@@ -22,7 +22,7 @@ from lowering.mlir import create_context, func, ir, module_text
 from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
 from lowering.sizes import Bindings, Sizes, is_number
-from lowering.source import SourceLine, source_line
+from lowering.source import SourceLine, own_line, source_line
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
 
@@ -85,6 +85,7 @@ class _ModuleBuilder:
         self.context = context
         self.values: dict[fx.Node, Any] = {}
         self.locations: dict[Any, ir.Location] = {}
+        self.lines: dict[fx.Node, SourceLine] = {}
 
     def build(self, *, donate: bool) -> ir.Module:
         signature = self.signature
@@ -197,7 +198,13 @@ class _ModuleBuilder:
 
     def _location(self, node: fx.Node) -> ir.Location:
         """Return module path and op, and the user's file and line, as an MLIR location."""
-        line = source_line(node)
+        line = own_line(node)
+        if line.file is None:
+            # What feeds the node has been here before it; `source_line` would walk for each node.
+            sources = node.all_input_nodes
+            borrowed = self.lines.get(sources[0]) if sources else None
+            line = borrowed or line
+        self.lines[node] = line
         key = line, node.target
         found = self.locations.get(key)
         if found is None:

@@ -44,7 +44,7 @@ class Context(ir.Context):
 
 def memo() -> dict[Any, Any]:
     """Return what the current context remembers."""
-    return ir.Context.current.memo  # type: ignore[attr-defined, no-any-return]
+    return ir.Context.current.memo
 
 
 def create_context() -> Context:

@@ -32,6 +32,7 @@ class SourceLine(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
+_NO_FRAME = (None, 0, "")
 UNKNOWN = SourceLine(None, 0, "", "")
 
 
@@ -57,15 +58,22 @@ def _readable_path(path: str) -> str:
     return re.sub(r"\[(\d+)\]", r".\1", path).replace("slf.", "").strip(".")
 
 
+def own_line(node: fx.Node) -> SourceLine:
+    """Return the user's line in the node's own metadata; one without a file if it has none."""
+    trace = node.meta.get("stack_trace") or node.meta.get("fwd_stack_trace")
+    frame = _frame(trace) if trace else _NO_FRAME
+    return SourceLine(*frame, _module_path(node))
+
+
 def source_line(node: fx.Node) -> SourceLine:
     """Return the user's line that `node` came from.
 
     A node without a stack trace (some decompositions lose it) takes the line of the nearest node
     that feeds it; `UNKNOWN` when there is none.
     """
-    trace = node.meta.get("stack_trace")
-    if trace:
-        return SourceLine(*_frame(trace), _module_path(node))
+    own = own_line(node)
+    if own.file is not None:
+        return own
     seen = {node}
     queue = [node]
     while queue:

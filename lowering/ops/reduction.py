@@ -12,7 +12,7 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import real_dtype, spec_of
+from lowering.dtypes import missing_on, real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.complex_numbers import conjugate
 from lowering.ops.pointwise import opmath_dtype
@@ -52,6 +52,26 @@ def sum_(
     operand = hlo.convert(operand, opmath_dtype(ctx.result.dtype))
     dims = hlo.canonical_dims(dim, spec_of(operand).rank)
     return finish(ctx, hlo.reduce_sum(operand, dims))
+
+
+@lowering(aten.hash_tensor.default, padding=Padding.MASKED)
+def hash_tensor(
+    ctx: LoweringContext,
+    operand: ir.Value,
+    dim: Dims = None,
+    *,
+    keepdim: bool = False,
+    mode: int = 0,
+) -> ir.Value:
+    """The bits over `dim`, exclusive-ored: of floats as float64, of integers as int64."""
+    spec = spec_of(operand)
+    if spec.dtype.is_floating_point:
+        if torch.float64 in missing_on(ctx.options.platform):
+            raise ctx.unsupported("it reads the bits of float64, which the platform has not")
+        bits = hlo.bitcast(hlo.convert(operand, torch.float64), torch.uint64)
+    else:
+        bits = hlo.convert(operand, torch.uint64)
+    return finish(ctx, hlo.reduce(bits, hlo.canonical_dims(dim, spec.rank), 0, stablehlo.xor))
 
 
 @lowering(aten.mean.default, padding=Padding.MASKED)

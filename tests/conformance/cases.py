@@ -176,11 +176,13 @@ def _op_samples(case: Case) -> Iterator[Sample]:
     for sample in generated:
         if case.kind == "inplace" and sample.broadcasts_input:
             continue
-        post = sample.output_process_fn_grad
-        called = _with_output(function) if case.kind == "out" else function
+        called = function
         if case.kind == "backward":
-            called = _processed(function, post)
-        yield Sample(called, (sample.input, *sample.args), sample.kwargs)
+            called = _processed(function, sample.output_process_fn_grad)
+        made = Sample(called, (sample.input, *sample.args), sample.kwargs)
+        with_output = _with_output(made) if case.kind == "out" else made
+        if with_output is not None:
+            yield with_output
 
 
 def _processed(function: Callable[..., Any], process: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -192,19 +194,18 @@ def _processed(function: Callable[..., Any], process: Callable[[Any], Any]) -> C
     return call
 
 
-def _with_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` called with `out=` buffers of the right shapes and dtypes."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            return function(*args, **kwargs, out=torch.zeros_like(result))
-        if isinstance(result, tuple) and all(isinstance(item, torch.Tensor) for item in result):
-            buffers = tuple(torch.zeros_like(item) for item in result)
-            return function(*args, **kwargs, out=buffers)
-        return result
-
-    return call
+def _with_output(sample: Sample) -> Sample | None:
+    """Return the call with `out=` buffers of the right shapes and dtypes; None if it has none."""
+    own = sample.copy()
+    result = own.function(*own.args, **own.kwargs)
+    buffers: Any = None
+    if isinstance(result, torch.Tensor):
+        buffers = torch.zeros_like(result)
+    elif isinstance(result, tuple) and all(isinstance(item, torch.Tensor) for item in result):
+        buffers = tuple(torch.zeros_like(item) for item in result)
+    if buffers is None:
+        return None
+    return Sample(sample.function, sample.args, {**sample.kwargs, "out": buffers})
 
 
 def _module_samples(case: Case) -> Iterator[Sample]:

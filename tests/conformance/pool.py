@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.cases import Case, samples_of
+from tests.conformance.evidence import Recorder
 from tests.conformance.judging import judge
 
 # A worker keeps every program that it compiles; a fresh one starts before that grows large.
@@ -36,6 +37,8 @@ class Result:
     seconds: float = 0.0
     all_samples: bool = False
     """Whether every sample of the case was run."""
+    overloads: dict[str, list[str]] = field(default_factory=dict)
+    """The ops that took part, each with the targets that it became."""
 
     @property
     def counts(self) -> bool:
@@ -53,14 +56,20 @@ def run_case(case: Case, most: int | None) -> Result:
     started = time.perf_counter()
     result = Result(case)
     samples = samples_of(case, most)
+    recorder = Recorder()
     for index, sample in samples:
-        outcome = judge(case, sample)
+        with recorder:
+            outcome = judge(case, sample)
         if outcome.status == "passed":
             result.passed += 1
         elif outcome.status == "outside":
             result.outside += 1
         else:
             result.failures[index] = outcome.detail
+    if case.kind in ("forward", "inplace", "out"):
+        for _, sample in samples[:2]:
+            recorder.note_call(sample)
+    result.overloads = {op: sorted(targets) for op, targets in recorder.found.items()}
     result.all_samples = most is None or len(samples) < most
     result.seconds = round(time.perf_counter() - started, 2)
     return result

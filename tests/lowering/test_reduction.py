@@ -184,3 +184,20 @@ def test_decomposed_relatives():
         ],
         torch.randn(3, 4),
     )
+
+
+def test_hash_tensor_reads_wide_bits() -> None:
+    integers = torch.tensor([[5, -7, 0], [2**31 - 1, 5, 1]])
+    floats = torch.tensor([[1.5, float("nan"), -0.0], [float("inf"), 1.5, 2.0]])
+
+    def hashes(integers, floats):  # type: ignore[no-untyped-def]
+        return [
+            torch.hash_tensor(integers),
+            torch.hash_tensor(integers.to(torch.uint8), dim=1, keepdim=True),
+            torch.hash_tensor(integers > 0, dim=0),
+            torch.hash_tensor(floats, dim=[0, 1]),
+            torch.hash_tensor(floats[1:].bfloat16(), dim=-1),
+            torch.hash_tensor(floats.double(), dim=[]),
+        ]
+
+    check(hashes, integers, floats)
