@@ -42,6 +42,7 @@ KEPT_WHOLE: dict[OpOverload, str] = {
 EXTRA: tuple[Any, ...] = (
     aten.batch_norm_backward.default,
     aten._addmm_activation.default,
+    aten.rrelu_with_noise_backward.default,
 )
 
 # Our own, from `lowering.composites`.

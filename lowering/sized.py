@@ -1,8 +1,8 @@
 """Ops whose output sizes depend on data, and how a program of static shapes computes them.
 
-A rule is functional torch code that gives padded outputs and how much of each is real; the run time
-cuts the padding off. `repeat_interleave` and `bincount` have no bound on their size: their rules take
-the size, which another function computes first.
+A rule is functional torch code that gives padded outputs and how much of each is real; the run
+time cuts the padding off. `repeat_interleave` and `bincount` have no bound on their size: their
+rules take the size, which another function computes first.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Source: Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -70,12 +71,35 @@ class Source:
         """
         if math.prod(shape) > MOST_ELEMENTS:
             raise self._ctx.unsupported("it draws more than 2**32 random numbers at once")
+        draw = hlo.full(shape, torch.uint32, self._number << STREAM_BITS | stream)
+        return self._words(linear_index(shape, torch.uint32), draw)
+
+    def _words(self, index: ir.Value, draw: ir.Value) -> tuple[ir.Value, ir.Value]:
+        shape = spec_of(index).shape
         first, second = (
             hlo.broadcast_in_dim(hlo.reshape(half, ()), shape, [])
             for half in (hlo.slice_in_dim(self._key, i, i + 1, dim=0) for i in range(2))
         )
-        draw = hlo.full(shape, torch.uint32, self._number << STREAM_BITS | stream)
-        return threefry((first, second), (linear_index(shape, torch.uint32), draw))
+        return threefry((first, second), (index, draw))
+
+    @property
+    def key(self) -> ir.Value:
+        """The key (ui32[2]), for a loop to carry into its body."""
+        return self._key
+
+    def for_round(self, key: ir.Value, number: ir.Value) -> Source:
+        """Return a source that no other round of a loop has; `number` is the round's, 0-d ui32.
+
+        `key` is this source's, as the loop carries it. Its key is drawn from stream 3, which the
+        op must not use otherwise.
+        """
+        outer, inner = copy.copy(self), copy.copy(self)
+        outer._key = key
+        draw = hlo.scalar(self._number << STREAM_BITS | 3, torch.uint32)
+        words = outer._words(hlo.reshape(number, ()), draw)
+        inner._key = hlo.concatenate([hlo.reshape(word, (1,)) for word in words], 0)
+        inner._number = 0
+        return inner
 
 
 def fresh_key(ctx: LoweringContext, step: ir.Value | None = None) -> ir.Value:

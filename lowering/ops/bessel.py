@@ -1,11 +1,13 @@
-"""Modified Bessel functions of the first kind, I0 and I1, and their exponentially scaled forms.
+"""Modified Bessel functions I0, I1, K0, K1 and their exponentially scaled forms.
 
-I0 is a Chebyshev expansion with the coefficients of Cephes (Moshier, "Methods and Programs for
-Mathematical Functions", 1989; `i0.c`), which ATen uses as well; I1 is a CHLO op.
+I0, K0 and K1 are Chebyshev expansions with the coefficients of Cephes (Moshier, "Methods and
+Programs for Mathematical Functions", 1989; `i0.c`, `k0.c`, `k1.c`), which ATen uses as well; I1 is
+a CHLO op. The longer tables are in `cephes`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from lowering import hlo
 from lowering.dtypes import spec_of
 from lowering.mlir import chlo, ir, stablehlo
+from lowering.ops.cephes import K0_FAR, K0_NEAR, K1_FAR, K1_NEAR
 from lowering.ops.pointwise import register_unary, scaled, widened
 
 aten = torch.ops.aten
@@ -125,11 +128,67 @@ def i1(operand: ir.Value) -> ir.Value:
     return _grown(chlo.bessel_i1e(operand), operand)
 
 
+def _second_kind(operand: ir.Value, near: ir.Value, far: Sequence[float]) -> ir.Value:
+    """Return exp(x) K(x) from its value up to 2 and the expansion of exp(x) sqrt(x) K(x) beyond.
+
+    Infinite at zero, NaN below.
+    """
+    zero = hlo.full_like(operand, 0)
+    inverse = stablehlo.divide(hlo.full_like(operand, 8), operand)
+    beyond = chebyshev(stablehlo.subtract(inverse, hlo.full_like(operand, 2)), far)
+    beyond = stablehlo.divide(beyond, stablehlo.sqrt(operand))
+    is_near = hlo.compare(operand, hlo.full_like(operand, 2), "LE")
+    value = hlo.select(is_near, near, beyond)
+    value = hlo.select(hlo.compare(operand, zero, "LT"), hlo.full_like(operand, math.nan), value)
+    infinity = hlo.full_like(operand, math.inf)
+    return hlo.select(hlo.compare(operand, zero, "EQ"), infinity, value)
+
+
+def _near_argument(operand: ir.Value) -> ir.Value:
+    return stablehlo.subtract(stablehlo.multiply(operand, operand), hlo.full_like(operand, 2))
+
+
+def scaled_k0(operand: ir.Value) -> ir.Value:
+    """Return exp(x) K0(x)."""
+    regular = chebyshev(_near_argument(operand), K0_NEAR)
+    singular = stablehlo.multiply(stablehlo.log(scaled(operand, 0.5)), i0(operand))
+    near = stablehlo.multiply(stablehlo.subtract(regular, singular), stablehlo.exponential(operand))
+    return _second_kind(operand, near, K0_FAR)
+
+
+def scaled_k1(operand: ir.Value) -> ir.Value:
+    """Return exp(x) K1(x)."""
+    regular = stablehlo.divide(chebyshev(_near_argument(operand), K1_NEAR), operand)
+    singular = stablehlo.multiply(stablehlo.log(scaled(operand, 0.5)), i1(operand))
+    near = stablehlo.multiply(stablehlo.add(regular, singular), stablehlo.exponential(operand))
+    return _second_kind(operand, near, K1_FAR)
+
+
+def _shrunk(scaled_value: ir.Value, operand: ir.Value) -> ir.Value:
+    return stablehlo.multiply(stablehlo.exponential(stablehlo.negate(operand)), scaled_value)
+
+
+def k0(operand: ir.Value) -> ir.Value:
+    """Return K0(x)."""
+    return _shrunk(scaled_k0(operand), operand)
+
+
+def k1(operand: ir.Value) -> ir.Value:
+    """Return K1(x)."""
+    return _shrunk(scaled_k1(operand), operand)
+
+
 register_unary(
     {
         aten.i0.default: widened(i0),
+        aten.special_modified_bessel_i0.default: widened(i0),
         aten.special_i0e.default: widened(scaled_i0),
         aten.special_i1.default: widened(i1),
+        aten.special_modified_bessel_i1.default: widened(i1),
         aten.special_i1e.default: widened(chlo.bessel_i1e),
+        aten.special_modified_bessel_k0.default: widened(k0),
+        aten.special_modified_bessel_k1.default: widened(k1),
+        aten.special_scaled_modified_bessel_k0.default: widened(scaled_k0),
+        aten.special_scaled_modified_bessel_k1.default: widened(scaled_k1),
     }
 )

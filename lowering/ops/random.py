@@ -249,6 +249,24 @@ def randint_like_low(
     return _integers(ctx, low, high - low)
 
 
+@lowering(aten.randint_like.Tensor, padding=Padding.INDEXED)
+def randint_like_tensor(
+    ctx: LoweringContext, operand: ir.Value, high: ir.Value, *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    """Integers in [0, high) for a `high` of one element, shaped like `operand`.
+
+    floor(random * high / 2**32), so at most 2**32 of them; eager raises for a `high` below 1, here
+    the result is 0.
+    """
+    shape, result = ctx.result
+    word = hlo.convert(Source(ctx).words(shape)[0], torch.uint64)
+    count = stablehlo.maximum(hlo.convert(high, torch.int64), hlo.full_like(high, 0))
+    count = hlo.broadcast_in_dim(hlo.reshape(hlo.convert(count, torch.uint64), ()), shape, [])
+    number = stablehlo.multiply(word, count)
+    number = stablehlo.shift_right_logical(number, hlo.full_like(number, 32))
+    return hlo.convert(hlo.convert(number, torch.int64), result)
+
+
 def _end(dtype: torch.dtype) -> int:
     """Return one more than the largest integer that `random_` draws for `dtype`."""
     if dtype is torch.bool:

@@ -83,17 +83,16 @@ def _extremes(
 
 @lowering(aten.logcumsumexp.default, padding=Padding.MASKED)
 def logcumsumexp(ctx: LoweringContext, operand: ir.Value, dim: int) -> ir.Value:
-    """log(cumsum(exp(operand))) along `dim` without overflow; real dtypes.
+    """log(cumsum(exp(operand))) along `dim` without overflow.
 
     Pairs combine as max + log1p(exp(min - max)), which is exact for equal infinities too.
     """
     spec = spec_of(operand)
-    if spec.dtype.is_complex:
-        raise ctx.unsupported("there is no lowering for complex numbers")
     if spec.rank == 0:
         return operand
     wide = hlo.convert(operand, accumulation_dtype(spec.dtype))
-    running = cumulative(wide, dim % spec.rank, -torch.inf, _log_add)
+    combine = _log_add_complex if spec.dtype.is_complex else _log_add
+    running = cumulative(wide, dim % spec.rank, -torch.inf, combine)
     return hlo.convert(running, spec.dtype)
 
 
@@ -103,3 +102,25 @@ def _log_add(left: ir.Value, right: ir.Value) -> ir.Value:
     # Equal infinities give NaN in the difference; a NaN operand makes high NaN.
     infinite = hlo.compare(stablehlo.abs(high), hlo.full_like(high, torch.inf), "EQ")
     return hlo.select(infinite, high, stablehlo.add(high, grown))
+
+
+def _log_add_complex(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return log(exp(left) + exp(right)), the larger real part in front.
+
+    The imaginary part, an angle, may differ from eager's by 2 pi where real parts are equal. A NaN
+    in either part makes both parts NaN. Of two zeros (real parts -inf) the angle is lost.
+    """
+    real, other = stablehlo.real(left), stablehlo.real(right)
+    is_less = hlo.compare(real, other, "LT")
+    low, high = hlo.select(is_less, left, right), hlo.select(is_less, right, left)
+    grown = stablehlo.log_plus_one(stablehlo.exponential(stablehlo.subtract(low, high)))
+    value: ir.Value = stablehlo.add(high, grown)
+    # Where the difference is not defined: both zero, or both infinite.
+    both = hlo.compare(real, other, "EQ")
+    zero = stablehlo.and_(both, hlo.compare(real, hlo.full_like(real, -torch.inf), "EQ"))
+    infinite = stablehlo.and_(both, hlo.compare(real, hlo.full_like(real, torch.inf), "EQ"))
+    plain = stablehlo.add(stablehlo.exponential(left), stablehlo.exponential(right))
+    value = hlo.select(infinite, stablehlo.log(plain), hlo.select(zero, low, value))
+    nan = hlo.full_like(real, torch.nan)
+    undefined = stablehlo.or_(hlo.is_nan(left), hlo.is_nan(right))
+    return hlo.select(undefined, stablehlo.complex(nan, nan), value)

@@ -1,4 +1,7 @@
-"""Gamma, error and zeta functions; Bessel functions are in `bessel`.
+"""Gamma, error and zeta functions, and the inverse of the normal distribution.
+
+Bessel functions are in `bessel` and `bessel_oscillating`, incomplete gamma functions in
+`incomplete_gamma`, polynomials in `polynomials`.
 
 Narrow floats are computed in float32, as in torch's CPU kernels.
 """
@@ -11,8 +14,11 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
+from lowering.dtypes import spec_of
 from lowering.mlir import chlo, ir, stablehlo
+from lowering.ops import cephes
 from lowering.ops.arithmetic import with_sign
+from lowering.ops.bessel_oscillating import rational
 from lowering.ops.pointwise import (
     opmath_dtype,
     register_binary,
@@ -37,8 +43,61 @@ def digamma(operand: ir.Value) -> ir.Value:
     return hlo.select(hlo.compare(operand, zero, "EQ"), pole, chlo.digamma(operand))
 
 
+def scaled_erfc(operand: ir.Value) -> ir.Value:
+    """Return exp(x**2) * erfc(x).
+
+    As written up to 2 or so, where exp(x**2) is exact enough; from there on by the continued
+    fraction of DLMF 7.9.1, and below zero by reflection.
+    """
+    double = spec_of(operand).dtype is torch.float64
+    magnitude = stablehlo.abs(operand)
+    square = stablehlo.exponential(stablehlo.multiply(magnitude, magnitude))
+    near = stablehlo.multiply(square, chlo.erfc(magnitude))
+    tail = magnitude
+    for n in range(40 if double else 14, 0, -1):
+        tail = stablehlo.add(magnitude, stablehlo.divide(hlo.full_like(tail, n / 2), tail))
+    far = stablehlo.divide(hlo.full_like(tail, 1 / math.sqrt(math.pi)), tail)
+    cut = hlo.full_like(operand, 2.5 if double else 2.0)
+    value = hlo.select(hlo.compare(magnitude, cut, "LT"), near, far)
+    negative = hlo.compare(operand, hlo.full_like(operand, 0), "LT")
+    return hlo.select(negative, stablehlo.subtract(scaled(square, 2), value), value)
+
+
+def normal_quantile(operand: ir.Value) -> ir.Value:
+    """Return the inverse of the standard normal distribution function (Cephes, `ndtri.c`)."""
+    cut = math.exp(-2)
+    one = hlo.full_like(operand, 1)
+    upper = hlo.compare(operand, hlo.full_like(operand, 1 - cut), "GT")
+    tail = hlo.select(upper, stablehlo.subtract(one, operand), operand)
+
+    centred = stablehlo.subtract(tail, hlo.full_like(tail, 0.5))
+    square = stablehlo.multiply(centred, centred)
+    ratio = rational(square, cephes.NDTRI_MIDDLE_P, cephes.NDTRI_MIDDLE_Q)
+    middle: ir.Value = stablehlo.multiply(stablehlo.multiply(centred, square), ratio)
+    middle = scaled(stablehlo.add(centred, middle), math.sqrt(2 * math.pi))
+
+    distance = stablehlo.sqrt(scaled(stablehlo.log(tail), -2))
+    inverse = stablehlo.divide(one, distance)
+    near = rational(inverse, cephes.NDTRI_TAIL_P, cephes.NDTRI_TAIL_Q)
+    far = rational(inverse, cephes.NDTRI_FAR_P, cephes.NDTRI_FAR_Q)
+    is_near = hlo.compare(distance, hlo.full_like(distance, 8), "LT")
+    correction = stablehlo.multiply(inverse, hlo.select(is_near, near, far))
+    logarithm = stablehlo.divide(stablehlo.log(distance), distance)
+    outer: ir.Value = stablehlo.subtract(stablehlo.subtract(distance, logarithm), correction)
+    outer = hlo.select(upper, outer, stablehlo.negate(outer))
+
+    value = hlo.select(hlo.compare(tail, hlo.full_like(tail, cut), "GT"), middle, outer)
+    infinity, zero = hlo.full_like(operand, math.inf), hlo.full_like(operand, 0)
+    value = hlo.select(hlo.compare(operand, zero, "EQ"), stablehlo.negate(infinity), value)
+    value = hlo.select(hlo.compare(operand, one, "EQ"), infinity, value)
+    outside = stablehlo.or_(hlo.compare(operand, zero, "LT"), hlo.compare(operand, one, "GT"))
+    return hlo.select(outside, hlo.full_like(operand, math.nan), value)
+
+
 register_unary(
     {
+        aten.special_erfcx.default: widened(scaled_erfc),
+        aten.special_ndtri.default: widened(normal_quantile),
         aten.erf.default: widened(chlo.erf),
         aten.erfc.default: widened(chlo.erfc),
         aten.erfinv.default: widened(chlo.erf_inv),
@@ -58,11 +117,32 @@ def zeta(order: ir.Value, start: ir.Value) -> ir.Value:
     one, zero = hlo.full_like(order, 1), hlo.full_like(order, 0)
     whole_start = hlo.compare(start, stablehlo.floor(start), "EQ")
     whole_order = hlo.compare(order, stablehlo.floor(order), "EQ")
-    value: ir.Value = chlo.zeta(order, start)
-    left = hlo.select(whole_start, infinity, hlo.select(whole_order, value, nan))
-    value = hlo.select(hlo.compare(start, zero, "LE"), left, value)
+    is_left = hlo.compare(start, zero, "LE")
+    value: ir.Value = chlo.zeta(order, hlo.select(is_left, one, start))
+    left = hlo.select(whole_order, _zeta_left(order, start), nan)
+    value = hlo.select(is_left, hlo.select(whole_start, infinity, left), value)
     value = hlo.select(hlo.compare(order, one, "LT"), nan, value)
     return hlo.select(hlo.compare(order, one, "EQ"), infinity, value)
+
+
+def _zeta_left(order: ir.Value, start: ir.Value) -> ir.Value:
+    """Return zeta for a whole order and a start below zero between two poles.
+
+    The terms below zero run, but for their sign, from the distance to the pole above up to -start:
+    they are the difference of two zeta functions.
+    """
+    one, zero = hlo.full_like(order, 1), hlo.full_like(order, 0)
+    left = hlo.compare(start, zero, "LT")
+    mirrored = hlo.select(left, stablehlo.negate(start), hlo.full_like(start, 0.5))
+    distance: ir.Value = stablehlo.subtract(mirrored, stablehlo.floor(mirrored))
+    distance = hlo.select(hlo.compare(distance, zero, "EQ"), hlo.full_like(start, 0.5), distance)
+    below: ir.Value = stablehlo.subtract(
+        chlo.zeta(order, distance), chlo.zeta(order, stablehlo.add(mirrored, one))
+    )
+    half = scaled(order, 0.5)
+    even = hlo.compare(half, stablehlo.floor(half), "EQ")
+    below = hlo.select(even, below, stablehlo.negate(below))
+    return stablehlo.add(chlo.zeta(order, stablehlo.subtract(one, distance)), below)
 
 
 register_binary(
@@ -96,5 +176,6 @@ def polygamma(ctx: LoweringContext, order: int, operand: ir.Value) -> ir.Value:
     if order < 2:
         return hlo.convert(digamma(operand) if order == 0 else trigamma(operand), dtype)
     value = zeta(hlo.full_like(operand, order + 1), operand)
-    sign = 1 if order % 2 else -1
-    return hlo.convert(scaled(value, sign * math.exp(math.lgamma(order + 1))), dtype)
+    # The largest factorial in float64 is that of 170.
+    factorial = float(math.factorial(order)) if order <= 170 else math.inf
+    return hlo.convert(scaled(value, factorial if order % 2 else -factorial), dtype)

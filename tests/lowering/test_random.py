@@ -167,6 +167,7 @@ def test_integers():
             torch.randint(100_000 * 7, (COUNT,)) // 100_000,
             torch.randint(2**40 * 7, (COUNT,)) // 2**40,
             torch.randint(0, 7, (COUNT,), dtype=torch.float32),
+            torch.randint_like(x, torch.tensor(7)),
         ]
 
     x = torch.empty(COUNT, dtype=torch.int16)

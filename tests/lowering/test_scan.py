@@ -84,3 +84,27 @@ def test_logcumsumexp(dtype):
     check(
         function, torch.linspace(-200, 200, 300).reshape(2, 150).to(dtype), SPECIAL[0, 1].to(dtype)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_logcumsumexp(dtype):
+    inf, nan = float("inf"), float("nan")
+    hard = torch.tensor(
+        [
+            [1 + 2j, -1j, 3, -200 + 1j, 200 + 1j, 201 - 2j],
+            [complex(-inf, 0), complex(-inf, 0), 1 + 1j, complex(-inf, 0), 2 - 3j, 0],
+            [1, 2j, complex(nan, 0), 1, 2, 3],
+            [1, complex(0, nan), 1, 1, 2, 3],
+        ],
+        dtype=dtype,
+    )
+    check(
+        lambda z, zero_dim: [
+            *torch.view_as_real(z.logcumsumexp(1)).unbind(0),
+            zero_dim.logcumsumexp(0),
+            z[:0].logcumsumexp(0),
+        ],
+        hard,
+        hard[0, 0],
+    )
+    check(lambda z: z.logcumsumexp(0), torch.linspace(-50, 50, 90).to(dtype) * (1 - 0.3j))

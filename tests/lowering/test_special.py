@@ -42,6 +42,34 @@ def test_zeta():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeta_left_of_zero(dtype):
+    orders = torch.tensor([2.0, 3.0, 6.0, 7.0, 2.5], dtype=dtype)[:, None]
+    starts = torch.tensor([-0.25, -1.375, -9.75, -30.125, -100.7], dtype=dtype)
+    orders, starts = (part.contiguous() for part in torch.broadcast_tensors(orders, starts))
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-10
+    check_each({"zeta": torch.special.zeta}, orders, starts, tolerance=tolerance)
+    functions = {str(n): lambda x, n=n: torch.polygamma(n, x) for n in (1, 2, 3, 9)}
+    check_each(functions, starts[0].contiguous(), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_error_function_relatives(dtype):
+    tolerance = 5e-6 if dtype is torch.float32 else 5e-14
+    x = [NAN, INF, -INF, 0.0, -0.0, 1e-3, 0.5, 1.9, 2.0, 2.1, 2.49, 2.5, 2.6, 6.0, 30.0, 1e10]
+    x += [-value for value in x[5:14]]
+    functions = {"erfcx": torch.special.erfcx, "log_ndtr": torch.special.log_ndtr}
+    check_each(functions, torch.tensor(x, dtype=dtype), tolerance=tolerance)
+    p = [NAN, -0.1, 0.0, 1.0, 1.1, 1e-35, 1e-20, 1e-5, 0.13, 0.14, 0.3, 0.6, 0.86, 0.87, 0.999]
+    check_each({"ndtri": torch.special.ndtri}, torch.tensor(p, dtype=dtype), tolerance=5e-6)
+
+
+def test_high_polygamma():
+    """Beyond the largest factorial."""
+    functions = {str(n): lambda x, n=n: torch.polygamma(n, x) for n in (33, 40, 171, 200)}
+    check_each(functions, torch.tensor([0.5, 1.0, 3.0]), tolerance=1e-4)
+
+
 def test_polygamma():
     functions = {str(n): lambda x, n=n: torch.polygamma(n, x) for n in range(5)}
     check_each(functions, torch.tensor([0.3, 1.0, 4.5, -0.5, -1.3, 20.0]), tolerance=1e-5)
