@@ -170,7 +170,7 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
     rule = REGISTRY.get(node.target)
     if rule is None:
         return "it has no lowering"
-    reason = _tensor_reason(node, platform)
+    reason = tensor_reason(node, platform)
     if reason is None and rule.check is not None:
         reason = rule.check(node)
     call = wrapped_call(node)
@@ -223,7 +223,8 @@ def _reason_within(node: fx.Node, platform: str) -> str | None:
     return None
 
 
-def _tensor_reason(node: fx.Node, platform: str) -> str | None:
+def tensor_reason(node: fx.Node, platform: str) -> str | None:
+    """Return why a tensor that goes into or comes out of `node` cannot be on `platform`."""
     for value in _tensors(node):
         if value.device.type not in HOST_DEVICES:
             return f"a tensor on the device {str(value.device)!r} takes part"

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, fx
 from torch._ops import OpOverload
+
+from lowering.registry import Check, tensor_reason
 
 
 class Padded(NamedTuple):
@@ -33,15 +35,21 @@ class SizedRule(NamedTuple):
 
     build: Callable[..., tuple[Tensor | Padded, ...]]
     measure: Callable[..., Tensor] | None
+    check: Check | None
 
 
 SIZED: dict[OpOverload, SizedRule] = {}
 
 
 def sized(
-    overload: OpOverload, *, measure: Callable[..., Tensor] | None = None
+    overload: OpOverload,
+    *,
+    measure: Callable[..., Tensor] | None = None,
+    check: Check | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the rule of `overload`.
+
+    `check` takes the FX node, returns why this node cannot be computed so, or None.
 
     Raises:
         ValueError: it has one already.
@@ -50,7 +58,15 @@ def sized(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         if overload in SIZED:
             raise ValueError(f"{overload} already has a rule")
-        SIZED[overload] = SizedRule(function, measure)
+        SIZED[overload] = SizedRule(function, measure, check)
         return function
 
     return register
+
+
+def is_sized(node: fx.Node, platform: str) -> bool:
+    """Whether a rule here computes `node` on `platform` (a PJRT name)."""
+    rule = SIZED.get(node.target)  # type: ignore[call-overload]
+    if rule is None or tensor_reason(node, platform) is not None:
+        return False
+    return rule.check is None or rule.check(node) is None

@@ -1,15 +1,16 @@
-"""Lowers torch functions from within a rule: for ops that are expressions of many others.
+"""Traces functional torch code of our own: for ops that are expressions of many others.
 
-The function is traced on fake tensors of the operands' shapes, decomposed as captures are, and
-its graph is lowered in place.
+The function is traced on fake tensors, decomposed as captures are; from within a rule its graph is
+lowered in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
@@ -17,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from lowering.context import LoweringContext
 from lowering.decompositions import decomposition_table
-from lowering.dtypes import spec_of
+from lowering.dtypes import TensorSpec, spec_of
 from lowering.mlir import ir
 from lowering.regions import Region
 
@@ -40,10 +41,12 @@ def lower_function(
         given = iter(tensors)
         return function(*(next(given) if isinstance(o, ir.Value) else o for o in operands))
 
+    return Region(trace(on_tensors, [spec_of(value) for value in values]), ctx)(*values)
+
+
+def trace(function: Callable[..., Any], specs: Sequence[TensorSpec]) -> fx.GraphModule:
+    """Return the functional, decomposed ATen graph of `function` on tensors of these specs."""
     # The capture that is under way has a fake mode of its own, which must not be mixed with ours.
     with tracing(None), FakeTensorMode(allow_non_fake_inputs=True):
-        fakes = [torch.empty(spec_of(v).shape, dtype=spec_of(v).dtype) for v in values]
-        graph = make_fx(functionalize(on_tensors), decomposition_table=decomposition_table())(
-            *fakes
-        )
-    return Region(graph, ctx)(*values)
+        fakes = [torch.empty(spec.shape, dtype=spec.dtype) for spec in specs]
+        return make_fx(functionalize(function), decomposition_table=decomposition_table())(*fakes)

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tpu_compile._version", "tpu_compile.errors", "tpu_compile.options", "tpu_compile.statistics"),
     ("tpu_compile.runtime", "tpu_compile.buckets"),
     ("tpu_compile.executable",),
+    ("tpu_compile.data_dependent",),
     ("tpu_compile.capture", "tpu_compile.partition"),
     ("tpu_compile.runner",),
     ("tpu_compile.backend", "tpu_compile.device"),

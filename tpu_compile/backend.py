@@ -20,10 +20,11 @@ from lowering.rng_states import give_keys_for_states
 from lowering.source import source_line
 from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture
+from tpu_compile.data_dependent import SizedExecutable
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
 from tpu_compile.executable import HISTORY, PROGRAMS, GraphExecutable, GraphName
 from tpu_compile.options import CompileOptions, from_torch_compile
-from tpu_compile.partition import Fallback, Part, Plan, plan
+from tpu_compile.partition import Fallback, Part, Plan, SizedOp, plan
 from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once
 from tpu_compile.runtime.pjrt import Client
 from tpu_compile.runtime.platforms import current_client
@@ -133,7 +134,7 @@ class _GraphCompiler:
     def _compile_plan(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
         hints = capture.hinted_sizes()
         ahead = capture.versions_raised_before_calls(name.kind) if graph_plan.is_whole else ()
-        executables = {
+        executables: dict[Part | SizedOp, Callable[..., Any]] = {
             step: GraphExecutable(
                 step.graph_module,
                 name=name,
@@ -148,6 +149,11 @@ class _GraphCompiler:
         if graph_plan.is_whole:
             (executable,) = executables.values()
             return executable
+        for step in graph_plan.steps:
+            if isinstance(step, SizedOp):
+                executables[step] = SizedExecutable(
+                    step.node, name=name, options=self._options, client=self._client
+                )
         return PartitionedGraph(graph_plan, executables)
 
     def _report(self, graph_plan: Plan, name: GraphName) -> None:

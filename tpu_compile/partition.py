@@ -17,6 +17,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator
 
 from lowering.registry import unsupported_reason
+from lowering.sized import SIZED, is_sized
 from lowering.sizes import is_number
 from lowering.source import SourceLine, source_line
 from lowering.subgraphs import op_name
@@ -32,6 +33,9 @@ HOST_CHECKS = frozenset(
         aten.sym_constrain_range_for_size.default,
     }
 )
+
+# A number read from a tensor: on the host is where it is wanted.
+HOST_READS = frozenset({aten._local_scalar_dense.default})
 
 # Checks that raise for the user, which a program cannot. Dynamo keeps their order by wrapping each
 # in `with_effects`, which takes and gives a token.
@@ -68,6 +72,13 @@ class Part:
 
 
 @dataclass(frozen=True)
+class SizedOp:
+    """One node whose output sizes depend on data: a program of its own (see `lowering.sized`)."""
+
+    node: fx.Node
+
+
+@dataclass(frozen=True)
 class EagerOp:
     """One node that runs in eager PyTorch."""
 
@@ -76,12 +87,15 @@ class EagerOp:
     """Whether it counts as a fallback (a getitem of one, or a host check, does not)."""
 
 
+Step = Part | SizedOp | EagerOp
+
+
 @dataclass(frozen=True)
 class Plan:
     """The steps of a graph in order, and why each fallback is one."""
 
     graph_module: fx.GraphModule
-    steps: tuple[Part | EagerOp, ...]
+    steps: tuple[Step, ...]
     fallbacks: tuple[Fallback, ...]
 
     @property
@@ -131,7 +145,11 @@ def _unsupported(
         if is_number(node) and not scalar_of_tensor:
             continue
         why = declined.get(node.name) or unsupported_reason(node, platform)
-        if why is not None:
+        if why is None:
+            continue
+        if node.target in HOST_READS or is_sized(node, platform):
+            eager[node] = False
+        else:
             eager[node] = True
             fallbacks.append(Fallback(node.name, op_name(node), source_line(node), why))
     return eager, tuple(fallbacks)
@@ -139,7 +157,7 @@ def _unsupported(
 
 def _steps(
     graph_module: fx.GraphModule, eager: dict[fx.Node, bool], checks: set[fx.Node]
-) -> tuple[Part | EagerOp, ...]:
+) -> tuple[Step, ...]:
     level: dict[fx.Node, int] = {}
     compiled: dict[int, list[fx.Node]] = {}
     host: dict[int, list[fx.Node]] = {}
@@ -158,14 +176,19 @@ def _steps(
             if is_number(node) or isinstance(node.target, HigherOrderOperator):
                 told.add(node)
             compiled.setdefault(level[node], []).append(node)
-    steps: list[Part | EagerOp] = []
+    steps: list[Step] = []
     for number in sorted(compiled.keys() | host.keys()):
         if number in compiled:
             part = _extract(graph_module, compiled[number])
             if part is not None:
                 steps.append(part)
-        steps.extend(EagerOp(node, eager.get(node, False)) for node in host.get(number, ()))
+        steps.extend(_host_step(node, eager) for node in host.get(number, ()))
     return tuple(steps)
+
+
+def _host_step(node: fx.Node, eager: dict[fx.Node, bool]) -> SizedOp | EagerOp:
+    counted = eager.get(node, False)
+    return SizedOp(node) if node.target in SIZED and not counted else EagerOp(node, counted)
 
 
 def _is_told_by_a_run(number: fx.Node, told: set[fx.Node]) -> bool:

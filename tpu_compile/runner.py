@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from torch import fx
 from lowering.sizes import SYMBOLIC, Sizes, bind, placeholder_symbols
 from lowering.subgraphs import op_name
 from tpu_compile.errors import FallbackWarning
-from tpu_compile.executable import GraphExecutable
-from tpu_compile.partition import EagerOp, Fallback, Part, Plan, resolve_arguments
+from tpu_compile.partition import EagerOp, Fallback, Part, Plan, SizedOp, resolve_arguments
 from tpu_compile.statistics import RECORDER
 
 aten = torch.ops.aten
@@ -42,12 +41,15 @@ def forget_warnings() -> None:
 
 
 class PartitionedGraph:
-    """A graph with fallbacks, called like a `GraphExecutable`."""
+    """A graph in several steps, called like a `GraphExecutable`.
+
+    Takes the compiled steps: a `GraphExecutable` each, or a `SizedExecutable`.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        executables: dict[Part, GraphExecutable],
+        executables: Mapping[Part | SizedOp, Callable[..., Any]],
     ) -> None:
         graph = plan.graph_module.graph
         self._plan = plan
@@ -87,7 +89,7 @@ class PartitionedGraph:
                         if isinstance(node.meta.get("val"), SYMBOLIC):
                             _bind_result(node.meta["val"], result, bindings)
                 else:
-                    self._run_eager(step, values, value_of, bindings)
+                    self._run_on_host(step, values, value_of, bindings)
                 for node in self._last_use.get(number, ()):
                     values.pop(node, None)
             outputs = [
@@ -98,15 +100,24 @@ class PartitionedGraph:
                 values[node.args[0]].copy_(new_value)
         return outputs
 
-    def _run_eager(
-        self, step: EagerOp, values: dict[fx.Node, Any], value_of: Any, bindings: dict[Any, Any]
+    def _run_on_host(
+        self,
+        step: SizedOp | EagerOp,
+        values: dict[fx.Node, Any],
+        value_of: Any,
+        bindings: dict[Any, Any],
     ) -> None:
         node = step.node
         call_args, call_kwargs = resolve_arguments(node, value_of)
-        result = node.target(*call_args, **call_kwargs)  # type: ignore[operator]
+        if isinstance(step, SizedOp):
+            result = self._executables[step](call_args, call_kwargs)
+            _bind_result(node.meta["val"], result, bindings)
+            result = _in_memory_order(node.meta["val"], result, Sizes(bindings))
+        else:
+            result = node.target(*call_args, **call_kwargs)  # type: ignore[operator]
+            _bind_result(node.meta.get("val"), result, bindings)
         values[node] = result
-        _bind_result(node.meta.get("val"), result, bindings)
-        if step.counted:
+        if isinstance(step, EagerOp) and step.counted:
             RECORDER.count_fallback(op_name(node))
 
 
@@ -121,6 +132,18 @@ def _bind_result(fake: Any, result: Any, bindings: dict[Any, Any]) -> None:
     elif isinstance(fake, (list, tuple)):
         for item, value in zip(fake, result, strict=True):
             _bind_result(item, value, bindings)
+
+
+def _in_memory_order(fake: Any, result: Any, sizes: Sizes) -> Any:
+    """Return the result with the strides that torch was told: later views count on them."""
+    if isinstance(fake, (list, tuple)):
+        return tuple(
+            _in_memory_order(item, value, sizes) for item, value in zip(fake, result, strict=True)
+        )
+    strides = sizes.shape(fake.stride())
+    if result.stride() == strides:
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
 
 
 def _attribute(graph_module: fx.GraphModule, target: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from lowering.sized import Padded, sized
 
@@ -62,6 +62,23 @@ def _unique_of_runs(
         run if return_inverse else empty,
         Padded(lengths, count) if return_counts else empty,
     )
+
+
+def _only_one_mask(node: fx.Node) -> str | None:
+    indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    if len(indices) != 1 or indices[0].meta["val"].dtype is not torch.bool:  # type: ignore[union-attr]
+        return "a mask stands beside other indices"
+    return None
+
+
+@sized(aten.index.Tensor, check=_only_one_mask)
+def index_by_mask(input: Tensor, indices: list[Tensor | None]) -> tuple[Padded]:
+    """Return the slices where the one mask among `indices` holds, in the place of its dims."""
+    ((dim, mask),) = ((dim, index) for dim, index in enumerate(indices) if index is not None)
+    positions, count = _compacted(mask.reshape(-1))
+    behind = input.shape[dim + mask.ndim :]
+    flat = input.reshape((*input.shape[:dim], mask.numel(), *behind))
+    return (Padded(flat.index_select(dim, positions), count, dim),)
 
 
 def _rows(values: Tensor) -> Tensor:
