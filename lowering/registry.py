@@ -31,6 +31,8 @@ PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_forma
 # An op on any other device (meta, say) is not ours to run.
 HOST_DEVICES = frozenset({"cpu"})
 
+_CUT_BY_NUMBERS = frozenset({torch.ops.aten.slice.Tensor})
+
 Check = Callable[[fx.Node], str | None]
 
 Target = OpOverload | HigherOrderOperator | str
@@ -184,11 +186,12 @@ def unsupported_reason(node: fx.Node, platform: str) -> str | None:
 
 
 def _size_reason(node: fx.Node) -> str | None:
-    """Return why a higher-order operator's result has no size at compile time, if it has none.
+    """Return why the result of an op has no size at compile time, if it has none.
 
-    Branches whose results differ in size give sizes that only the run can tell.
+    Branches whose results differ in size give sizes that only the run can tell, and so do slices
+    up to a number that was read from a tensor.
     """
-    if not isinstance(node.target, HigherOrderOperator):
+    if not isinstance(node.target, HigherOrderOperator) and node.target not in _CUT_BY_NUMBERS:
         return None
     known = {
         symbol

@@ -34,8 +34,8 @@ HOST_CHECKS = frozenset(
     }
 )
 
-# A number read from a tensor: on the host is where it is wanted.
-HOST_READS = frozenset({aten._local_scalar_dense.default})
+# What costs nothing on the host: a number read from a tensor, a view that such a number cuts.
+HOST_READS = frozenset({aten._local_scalar_dense.default, aten.slice.Tensor})
 
 # Checks that raise for the user, which a program cannot. Dynamo keeps their order by wrapping each
 # in `with_effects`, which takes and gives a token.
@@ -148,6 +148,7 @@ def _unsupported(
         if why is None:
             continue
         if node.target in HOST_READS or is_sized(node, platform):
+            # Not a fallback: nothing that a device could compute is left to the host.
             eager[node] = False
         else:
             eager[node] = True

@@ -126,9 +126,15 @@ def _bind_result(fake: Any, result: Any, bindings: dict[Any, Any]) -> None:
     if isinstance(fake, SYMBOLIC):
         bindings.setdefault(fake.node.expr, result)
     elif isinstance(fake, torch.Tensor) and isinstance(result, torch.Tensor):
+        if fake.ndim != result.ndim:
+            # unique_consecutive of a negative dim: torch 2.13 promises another shape.
+            return
         for size, actual in zip(fake.shape, result.shape, strict=True):
             if isinstance(size, torch.SymInt):
                 bindings.setdefault(size.node.expr, actual)
+        offset = fake.storage_offset()
+        if isinstance(offset, torch.SymInt):
+            bindings.setdefault(offset.node.expr, result.storage_offset())
     elif isinstance(fake, (list, tuple)):
         for item, value in zip(fake, result, strict=True):
             _bind_result(item, value, bindings)
@@ -140,7 +146,7 @@ def _in_memory_order(fake: Any, result: Any, sizes: Sizes) -> Any:
         return tuple(
             _in_memory_order(item, value, sizes) for item, value in zip(fake, result, strict=True)
         )
-    strides = sizes.shape(fake.stride())
+    strides = sizes.shape(fake.stride()) if fake.ndim == result.ndim else result.stride()
     if result.stride() == strides:
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)

@@ -47,7 +47,8 @@ def _flat_positions(
             continue
         outer = positions.unsqueeze(-2).unsqueeze(-1) * size
         inner = along.unsqueeze(-3).unsqueeze(-2)
-        shape = (*samples[0].shape, -1, positions.shape[-1] * kernel[dim])
+        count = positions.shape[-2] * windows[dim]
+        shape = (*samples[0].shape, count, positions.shape[-1] * kernel[dim])
         positions = (outer + inner).reshape(shape)
     assert positions is not None
     return positions
@@ -60,8 +61,8 @@ def _pool(
     planes = input.shape[:-rank]
     samples = [sample.reshape(planes) for sample in samples]
     positions = _flat_positions(input, kernel, windows, samples)
-    flat = input.reshape(*planes, -1)
-    seen = flat.gather(-1, positions.reshape(*planes, -1)).reshape(positions.shape)
+    flat, wanted = input.flatten(-rank), positions.flatten(-2)
+    seen = flat.gather(-1, wanted).reshape(positions.shape)
     # The first of equal maxima, but the last NaN: eager lets every NaN replace what it has.
     is_nan = seen.isnan()
     last_nan = seen.shape[-1] - 1 - is_nan.flip(-1).to(torch.int8).argmax(-1)
@@ -100,5 +101,5 @@ def fractional_max_pool_backward(
     """Return each gradient added to where its maximum came from."""
     planes = input.shape[: -len(kernel_size)]
     flat = input.new_zeros((*planes, math.prod(input.shape[-len(kernel_size) :])))
-    where, what = indices.reshape(*planes, -1), grad_output.reshape(*planes, -1)
+    where, what = indices.flatten(-len(kernel_size)), grad_output.flatten(-len(kernel_size))
     return flat.scatter_add(-1, where, what).reshape(input.shape)

@@ -17,16 +17,18 @@ def test_windows_ties_and_nan_are_eagers() -> None:
     samples[0, 0] = 0
     samples[1, 1] = 0.9999
     volume, volume_samples = torch.randn(2, 6, 7, 5), torch.rand(1, 2, 3)
+    empty, no_samples = torch.randn(0, 1, 4, 5, 4), torch.rand(0, 1, 3)
 
-    def pools(planes, samples, volume, volume_samples):  # type: ignore[no-untyped-def]
+    def pools(planes, samples, volume, volume_samples, *empty):  # type: ignore[no-untyped-def]
         return [
             aten.fractional_max_pool2d(planes, [3, 2], [4, 5], samples),
             aten.fractional_max_pool2d(planes[1], [2, 2], [1, 7], samples[1:]),
             aten.fractional_max_pool2d(planes.double(), [1, 9], [10, 1], samples.double()),
             aten.fractional_max_pool3d(volume, [2, 3, 1], [3, 2, 4], volume_samples),
+            aten.fractional_max_pool3d(empty[0], [2, 2, 1], [2, 2, 2], empty[1]),
         ]
 
-    check(pools, planes, samples, volume, volume_samples)
+    check(pools, planes, samples, volume, volume_samples, empty, no_samples)
 
 
 def test_gradients_go_where_the_maxima_were() -> None:
