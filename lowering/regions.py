@@ -7,6 +7,7 @@ StableHLO op, in the open, or (`Region.call`) into a function that is called sev
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import fx
 
 from lowering import hlo
 from lowering.context import LoweringContext, unsupported_op
-from lowering.dtypes import spec_of, tensor_type
+from lowering.dtypes import spec_of
 from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.mlir import func, ir
 from lowering.registry import PLACEMENT_ARGUMENTS, REGISTRY, Rule
@@ -37,10 +38,12 @@ class Walker:
         self.graph_module = graph_module
         self.context = context
         self.values: Values = {}
+        self._meets_run_time_numbers = False
 
     def run(self, values: Values, needed: Collection[fx.Node] | None = None) -> Values:
         """Return the values of all nodes (those in `needed`), given the placeholders'."""
         self.values = dict(values)
+        self._meets_run_time_numbers = any(is_number(node) for node in values)
         for node in self.graph_module.graph.nodes:
             if node in self.values or (needed is not None and node not in needed):
                 continue
@@ -61,6 +64,7 @@ class Walker:
         return Region(value, self.context) if isinstance(value, fx.GraphModule) else value
 
     def _lower(self, node: fx.Node) -> Any:
+        self._meets_run_time_numbers = self._meets_run_time_numbers or is_number(node)
         if node.target is operator.getitem:
             return self.values[node.all_input_nodes[0]][node.args[1]]
         try:
@@ -68,7 +72,8 @@ class Walker:
             if is_number(node):
                 return lower_number(node, args)
             kwargs = {name: self.argument(value) for name, value in node.kwargs.items()}
-            self._refuse_run_time_numbers(node)
+            if self._meets_run_time_numbers:
+                self._refuse_run_time_numbers(node)
             return apply_rule(self.context, node, args, kwargs)
         except UnboundSizeError as error:
             raise unsupported_op(node, "a size of it depends on data") from error
@@ -130,7 +135,7 @@ def _check_result(context: LoweringContext, node: fx.Node, rule: Rule, result: A
             node, f"it gave {len(values)} results, torch expects {len(context.results)}"
         )
     for value, spec in zip(values, context.results, strict=True):
-        if value is not None and spec is not None and value.type != tensor_type(spec):
+        if value is not None and spec is not None and spec_of(value) != spec:
             raise _rule_failed(node, f"it gave {value.type}, torch expects {spec}")
 
 
@@ -150,11 +155,16 @@ class Locations:
             borrowed = self._lines.get(sources[0]) if sources else None
             line = borrowed or line
         self._lines[node] = line
-        key = line, str(node.target)
+        key = line, _name(node.target)
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = _location(line, str(node.target))
+            found = self._made[key] = _location(*key)
         return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _name(target: Any) -> str:
+    return str(target)
 
 
 def _location(line: SourceLine, op: str) -> ir.Location:

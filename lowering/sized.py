@@ -17,10 +17,10 @@ from lowering.registry import Check, tensor_reason
 
 
 class Padded(NamedTuple):
-    """One output: its leading `count` slices of dim `dim` are real."""
+    """One output: its leading `length` slices of dim `dim` are real."""
 
     value: Tensor
-    count: Tensor
+    length: Tensor
     """0-d int64."""
     dim: int = 0
 

@@ -126,7 +126,7 @@ def unique_consecutive(
     )
     if dim is not None:
         assert isinstance(found, Padded)
-        found = Padded(found.value.movedim(0, dim), found.count, dim % max(input.ndim, 1))
+        found = Padded(found.value.movedim(0, dim), found.length, dim % max(input.ndim, 1))
     elif return_inverse:
         run = run.reshape(input.shape)
     return found, run, counts
@@ -165,7 +165,7 @@ def unique_dim(
         values, _starts(values), return_inverse=True, return_counts=True
     )
     assert isinstance(found, Padded)
-    found = Padded(found.value.movedim(0, dim), found.count, dim % input.ndim)
+    found = Padded(found.value.movedim(0, dim), found.length, dim % input.ndim)
     return found, torch.zeros_like(run).scatter(0, order, run), counts
 
 

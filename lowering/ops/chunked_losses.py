@@ -21,6 +21,7 @@ def _register(name: str) -> None:
 
     @lowering(getattr(torch.ops.torch_nn, name).default, padding=Padding.EXACT)
     def rule(ctx: LoweringContext, *args: Any) -> Any:
+        """What the body gives: the loss and, where asked for, its gradients."""
         results = lower_function(ctx, body, *args)
         return results[0] if len(ctx.results) == 1 else results
 

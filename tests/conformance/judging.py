@@ -28,7 +28,7 @@ _WIDER = {
 }
 
 # Any of several equal elements may be the chosen one: eager does not say which.
-TIES = frozenset({"kthvalue", "median", "mode", "msort", "nanmedian", "sort", "topk"})
+TIES = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "nanmedian", "sort", "topk"})
 
 # How much farther from the float64 result than eager's own result ours may be.
 ARBITRATION_FACTOR = 3.0
@@ -162,23 +162,24 @@ def _difference(
             fault = _value_difference(mine, theirs, values=values)
             if fault is None or _is_nearer(sample, what, index, mine, theirs):
                 continue
-            if what == "output" and index == 1 and _is_other_tie(case, sample, actual):
+            if what == "output" and _is_other_tie(case, sample, mine, theirs):
                 # Gradients follow the choice.
                 return None
             return f"{what} {index}: {fault}"
     return None
 
 
-def _is_other_tie(case: Case, sample: Sample, actual: _Observed) -> bool:
-    """Whether the indices choose elements equal to the values, which are eager's already."""
-    values, indices = actual.outputs
-    data = sample.args[0]
-    if case.name.partition(".")[0] not in TIES or indices.dtype is not torch.int64:
+def _is_other_tie(case: Case, sample: Sample, actual: Any, expected: Any) -> bool:
+    """Whether two index tensors choose equal elements of the first argument."""
+    if case.name.partition(".")[0] not in TIES or actual.dtype is not torch.int64:
         return False
+    data = sample.args[0].detach()
     for dim in range(data.ndim):
-        wide = indices if indices.ndim == data.ndim else indices.unsqueeze(dim)
-        chosen = data.detach().gather(dim, wide).reshape(values.shape)
-        if torch.equal(torch.nan_to_num(chosen), torch.nan_to_num(values)):
+        chosen = [
+            torch.nan_to_num(data.gather(dim, i if i.ndim == data.ndim else i.unsqueeze(dim)))
+            for i in (actual, expected)
+        ]
+        if torch.equal(*chosen):
             return True
     return False
 
