@@ -54,10 +54,16 @@ class LoweringContext:
 
     # --- the node ---------------------------------------------------------------------------
 
-    def enter(self, node: fx.Node) -> None:
-        """Point the context at `node` (the importer's call)."""
-        self.node = node
+    def enter(self, node: fx.Node) -> tuple[Any, ...]:
+        """Point the context at `node`; give back what `leave` needs to undo it."""
+        before = self.__dict__.get("node"), self.results
         self.results = self.specs(node)
+        self.node = node
+        return before
+
+    def leave(self, before: tuple[Any, ...]) -> None:
+        """Point the context back at the node of before `enter`."""
+        self.node, self.results = before
 
     def specs(self, node: fx.Node) -> tuple[TensorSpec | None, ...]:
         """Return the concrete shape and dtype of each result of `node`; None for no tensor.
@@ -71,16 +77,6 @@ class LoweringContext:
             values = value if isinstance(value, (list, tuple)) else (value,)
             found = self._specs[node] = tuple([self.spec(item) for item in values])
         return found
-
-    @contextlib.contextmanager
-    def entered(self, node: fx.Node) -> Iterator[None]:
-        """Point the context at `node` within the block, then back at the node of before."""
-        before = self.__dict__.get("node"), self.results
-        self.enter(node)
-        try:
-            yield
-        finally:
-            self.node, self.results = before  # type: ignore[assignment]
 
     @contextlib.contextmanager
     def with_sizes(self, sizes: Sizes) -> Iterator[None]:

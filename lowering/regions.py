@@ -86,7 +86,10 @@ class Walker:
 
     def argument(self, argument: Any) -> Any:
         """Return an FX argument with nodes replaced by values and symbolic sizes by numbers."""
-        if isinstance(argument, fx.Node):
+        kind = type(argument)
+        if kind is int or kind is float or kind is bool:
+            return argument
+        if kind is fx.Node:
             if argument in self.values:
                 return self.values[argument]
             return self.context.sizes.resolve(argument.meta["val"])
@@ -109,23 +112,26 @@ def apply_rule(
     rule = REGISTRY.get(node.target)
     if rule is None:
         raise unsupported_op(node, "it has no lowering")
-    with context.entered(node):
-        reason = None if rule.check is None else rule.check(node)
-        if reason is not None:
-            raise unsupported_op(node, reason)
-        wanted = {
+    reason = None if rule.check is None else rule.check(node)
+    if reason is not None:
+        raise unsupported_op(node, reason)
+    if kwargs:
+        kwargs = {
             name: value
             for name, value in kwargs.items()
             if name in rule.takes or name not in PLACEMENT_ARGUMENTS
         }
-        try:
-            result = rule.function(context, *args, **wanted)
-        except (UnsupportedOpError, LoweringError, UnboundSizeError):
-            raise
-        except Exception as error:
-            raise _rule_failed(node, error) from error
+    before = context.enter(node)
+    try:
+        result = rule.function(context, *args, **kwargs)
         _check_result(context, node, rule, result)
-        return result
+    except (UnsupportedOpError, LoweringError, UnboundSizeError):
+        raise
+    except Exception as error:
+        raise _rule_failed(node, error) from error
+    finally:
+        context.leave(before)
+    return result
 
 
 def _check_result(context: LoweringContext, node: fx.Node, rule: Rule, result: Any) -> None:

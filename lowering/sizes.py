@@ -16,6 +16,7 @@ from torch import fx
 Bindings = Mapping[sympy.Expr, int | float]
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBERS = (*SYMBOLIC, int, float, complex)
 
 
 def expression(size: Any) -> Any:
@@ -25,7 +26,7 @@ def expression(size: Any) -> Any:
 
 def is_number(node: fx.Node) -> bool:
     """Whether a node is a size computation: known from the call's arguments, never executed."""
-    return isinstance(node.meta.get("val"), (*SYMBOLIC, int, float, complex, bool))
+    return isinstance(node.meta.get("val"), _NUMBERS)
 
 
 def representative(number: Any) -> Any:

@@ -6,6 +6,7 @@ states, functionalized mutation) take another op. Nothing here builds MLIR.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -110,16 +111,21 @@ def is_mutable(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_random(overload: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in overload.tags
+
+
 def draws_random_numbers(node: fx.Node) -> bool:
     """Whether `node` reads the random state, be it deep within a graph that it runs."""
-    if node.target is higher_order.run_with_rng_state:
+    target = node.target
+    if isinstance(target, OpOverload):
+        return _is_random(target)
+    if target is higher_order.run_with_rng_state:
         return False
     call = wrapped_call(node)
     if call is not None:
         return draws_random_numbers(call)
-    target = node.target
-    if isinstance(target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in target.tags
     return any(
         draws_random_numbers(inner) for module in subgraphs(node) for inner in module.graph.nodes
     )

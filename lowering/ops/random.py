@@ -260,9 +260,9 @@ def randint_like_tensor(
     """
     shape, result = ctx.result
     word = hlo.convert(Source(ctx).words(shape)[0], torch.uint64)
-    count = stablehlo.maximum(hlo.convert(high, torch.int64), hlo.full_like(high, 0))
+    count: ir.Value = stablehlo.maximum(hlo.convert(high, torch.int64), hlo.full_like(high, 0))
     count = hlo.broadcast_in_dim(hlo.reshape(hlo.convert(count, torch.uint64), ()), shape, [])
-    number: ir.Value = stablehlo.multiply(word, count)
+    number = stablehlo.multiply(word, count)
     number = stablehlo.shift_right_logical(number, hlo.full_like(number, 32))
     return hlo.convert(hlo.convert(number, torch.int64), result)
 

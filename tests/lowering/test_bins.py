@@ -72,7 +72,8 @@ def test_histc(dtype):
         ]
 
     generator = torch.Generator().manual_seed(0)
-    x = (torch.randint(-20, 120, (500,), generator=generator) / 7).to(dtype)
+    # Eager counts bfloat16 in bfloat16, which ends at 256 a thread.
+    x = (torch.randint(-20, 120, (250,), generator=generator) / 7).to(dtype)
     x[3], x[5], x[7] = torch.nan, torch.inf, 13.3
     experts = torch.randint(0, 8, (40, 2), generator=generator).to(dtype)
     check(function, x, experts, torch.ones(3, dtype=dtype))
