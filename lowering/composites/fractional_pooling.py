@@ -59,7 +59,9 @@ def _pool(
 ) -> tuple[Tensor, Tensor]:
     rank = len(kernel)
     planes = input.shape[:-rank]
-    samples = [sample.reshape(planes) for sample in samples]
+    # A single volume takes the samples of the first batch.
+    count = math.prod(planes)
+    samples = [sample.flatten().narrow(0, 0, count).reshape(planes) for sample in samples]
     positions = _flat_positions(input, kernel, windows, samples)
     flat, wanted = input.flatten(-rank), positions.flatten(-2)
     seen = flat.gather(-1, wanted).reshape(positions.shape)

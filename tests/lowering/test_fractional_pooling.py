@@ -23,6 +23,7 @@ def test_windows_ties_and_nan_are_eagers() -> None:
         return [
             aten.fractional_max_pool2d(planes, [3, 2], [4, 5], samples),
             aten.fractional_max_pool2d(planes[1], [2, 2], [1, 7], samples[1:]),
+            aten.fractional_max_pool2d(planes[1], [2, 2], [1, 7], samples),
             aten.fractional_max_pool2d(planes.double(), [1, 9], [10, 1], samples.double()),
             aten.fractional_max_pool3d(volume, [2, 3, 1], [3, 2, 4], volume_samples),
             aten.fractional_max_pool3d(empty[0], [2, 2, 1], [2, 2, 2], empty[1]),
