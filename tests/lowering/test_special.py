@@ -87,3 +87,14 @@ def test_decomposed_relatives():
         ],
         x,
     )
+
+
+def test_numbers_beside_integers():
+    check(
+        lambda x: [
+            torch.special.xlog1py(x, 2),
+            torch.special.xlog1py(2.5, x),
+            torch.special.xlog1py(x, 0.5),
+        ],
+        torch.tensor([0, 1, 2, 7]),
+    )
