@@ -17,7 +17,6 @@ from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops import cephes
-from lowering.ops.arithmetic import with_sign
 from lowering.ops.bessel_oscillating import rational
 from lowering.ops.pointwise import (
     opmath_dtype,
@@ -27,6 +26,7 @@ from lowering.ops.pointwise import (
     widened,
     widened_binary,
 )
+from lowering.ops.unary import with_sign
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
