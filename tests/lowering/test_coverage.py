@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowering.coverage import PAGE, core_overloads, page, state
+from lowering.coverage import PAGE, core_overloads, evidence, page, state
 
 
 def test_the_page_is_fresh() -> None:
