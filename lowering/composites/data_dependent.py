@@ -106,6 +106,14 @@ def unique(
     return found, run, counts
 
 
+@sized(aten._unique.default)
+def unique_without_counts(
+    input: Tensor, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Tensor | Padded, Tensor]:
+    """Return sorted unique elements, and which of them each element is."""
+    return unique(input, sorted, return_inverse)[:2]
+
+
 @sized(aten.unique_consecutive.default)
 def unique_consecutive(
     input: Tensor,

@@ -55,6 +55,7 @@ def scalar_tensor(
     aten.empty_permuted.default,
     aten.empty_strided.default,
     aten.new_empty_strided.default,
+    aten._efficientzerotensor.default,
     padding=Padding.FLOWS,
 )
 def empty(ctx: LoweringContext, *_: object, dtype: torch.dtype | None = None) -> ir.Value:

@@ -162,3 +162,15 @@ def as_strided_scatter(
     written = put(flat, [0], [_positions(window)], src, unique=unique)
     in_memory = hlo.reshape(written, tuple(spec.shape[dim] for dim in order))
     return hlo.transpose(in_memory, [list(order).index(dim) for dim in range(spec.rank)])
+
+
+@lowering(aten.resize.default, padding=Padding.EXACT, check=_check_gapless)
+def resize(ctx: LoweringContext, operand: ir.Value, size: Sequence[int]) -> ir.Value:
+    """The leading elements of the operand's memory under another shape.
+
+    What eager leaves uninitialized, behind the operand's last element, is zero.
+    """
+    _, order = _window(ctx, (0,), (1,), None)
+    flat = hlo.reshape(hlo.transpose(operand, order), (math.prod(spec_of(operand).shape),))
+    missing = math.prod(size) - spec_of(flat).shape[0]
+    return hlo.reshape(hlo.pad(flat, [0], [missing]), tuple(size))

@@ -59,3 +59,32 @@ def test_renorm(order):
 
     weight = torch.linspace(-2, 2, 24).reshape(8, 3)
     check(function, weight, positions([0, 3], [3, 7]))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_gradients_of_bags_and_their_weights(mode):
+    indices = torch.tensor([1, 4, 2, 2, 0, 3, 1])
+    offsets = torch.tensor([0, 3, 3, 5])
+    weighted = mode == "sum"
+
+    def loss(weight, factors):
+        bags = torch.nn.functional.embedding_bag(
+            indices,
+            weight,
+            offsets,
+            mode=mode,
+            per_sample_weights=factors if weighted else None,
+            padding_idx=2,
+        )
+        return (bags * torch.linspace(0.5, 1.5, bags.numel()).reshape(bags.shape)).sum()
+
+    grads = []
+    options = {"fallback": "error"}
+    for function in (loss, torch.compile(loss, backend="tpu", fullgraph=True, options=options)):
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(6, 3, generator=generator).requires_grad_()
+        factors = torch.randn(7, generator=generator).requires_grad_()
+        function(weight, factors).backward()
+        grads.append([weight.grad, *([factors.grad] if weighted else [])])
+    for eager, ours in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, eager)

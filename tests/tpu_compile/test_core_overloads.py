@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.tpu_compile.comparing import assert_same_call, compiled
+from tests.tpu_compile.comparing import STRICT, assert_same_call, compiled
 
 aten = torch.ops.aten
 
@@ -43,10 +43,29 @@ def test_upsample_by_size_or_by_factors(size: tuple[object, object]) -> None:
     assert_same_call(upsample, torch.randn(2, 3, 5, 6), tolerance=3e-6)
 
 
-def test_resize_grows_and_shrinks() -> None:
+def test_resize_reads_memory_in_order() -> None:
+    """Dynamo breaks at the method `resize_`, with every backend; the overload compiles."""
+    aten = torch.ops.aten
+
     def resize(x):  # type: ignore[no-untyped-def]
-        x = x + 1
-        return x.resize_(2, 3) * 2
+        transposed = (x + 1).t()
+        return (
+            aten.resize_.default(x + 1, [2, 3]) * 2,
+            aten.resize.default(transposed, [2, 3]),
+            aten.resize.default(x, [0, 5]),
+            # The fifth row is uninitialized in eager.
+            aten.resize.default(x, [5, 3])[:4],
+        )
 
     x = torch.randn(4, 3)
-    torch.testing.assert_close(torch.compile(resize, backend="tpu")(x), resize(x))
+    for ours, eager in zip(compiled(resize)(x), resize(x), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0)
+
+
+def test_sizes_are_numbers_of_the_call() -> None:
+    def sizes(x):  # type: ignore[no-untyped-def]
+        return x * (x.numel() + x.stride(0) + x.size(1))
+
+    function = torch.compile(sizes, backend="tpu", fullgraph=True, dynamic=True, options=STRICT)
+    for x in (torch.randn(4, 3), torch.randn(5, 7)[1:]):
+        torch.testing.assert_close(function(x), sizes(x))

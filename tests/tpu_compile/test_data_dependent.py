@@ -97,3 +97,14 @@ def test_a_new_count_compiles_nothing() -> None:
     with tpu_compile.expect_compiles(0):
         assert compiled(torch.tensor([0, 0, 0, 1])).tolist() == [[3]]
         assert compiled(torch.tensor([1, 1, 1, 1])).shape == (4, 1)
+
+
+def test_gradients_that_need_unique_indices() -> None:
+    def loss(x, index):  # type: ignore[no-untyped-def]
+        return (x.index_fill(0, index, 3.0) ** 2).sum() + x.sgn().sum()
+
+    x, index = torch.randn(4, 3), torch.tensor([2, 0, 2])
+    ours, eager = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.compile(loss, backend="tpu", fullgraph=True, options=STRICT)(ours, index).backward()
+    loss(eager, index).backward()
+    torch.testing.assert_close(ours.grad, eager.grad)
