@@ -182,7 +182,7 @@ def _signed(build: Unary, *, real: bool = False, negated: bool = False) -> Unary
             return result
         side = stablehlo.imag(operand)
         imaginary = with_sign(stablehlo.imag(result), stablehlo.negate(side) if negated else side)
-        length = stablehlo.real(result)
+        length: ir.Value = stablehlo.real(result)
         if real:
             length = with_sign(length, stablehlo.real(operand))
         return stablehlo.complex(length, imaginary)
