@@ -150,11 +150,12 @@ def convert(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
 
 def _saturated_to_float8(operand: ir.Value) -> ir.Value:
     """Return the operand as float8_e4m3fn, without infinities: torch saturates, XLA gives NaN."""
-    wide = operand if spec_of(operand).dtype.is_floating_point else convert(operand, torch.float32)
+    spec = spec_of(operand)
+    holds_largest = spec.dtype.is_floating_point and spec.dtype.itemsize > 1
+    wide = operand if holds_largest else convert(operand, torch.float32)
     spec = spec_of(wide)
-    if spec.dtype.itemsize > 1:
-        largest = torch.finfo(torch.float8_e4m3fn).max
-        wide = stablehlo.clamp(scalar(-largest, spec.dtype), wide, scalar(largest, spec.dtype))
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    wide = stablehlo.clamp(scalar(-largest, spec.dtype), wide, scalar(largest, spec.dtype))
     return stablehlo.convert(tensor_type(TensorSpec(spec.shape, torch.float8_e4m3fn)), wide)
 
 

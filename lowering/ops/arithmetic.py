@@ -22,7 +22,7 @@ from lowering.ops.pointwise import (
     register_binary,
     widened_binary,
 )
-from lowering.ops.unary import FLOAT_LAYOUT, sign_bit, truncated
+from lowering.ops.unary import FLOAT_LAYOUT, truncated, with_sign
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -199,12 +199,6 @@ register_binary(
 
 
 # --- geometry and representation ------------------------------------------------------------------
-
-
-def with_sign(magnitude: ir.Value, sign: ir.Value) -> ir.Value:
-    """Return the magnitude of a float under the sign bit of another, NaN and 0 included."""
-    absolute = stablehlo.abs(magnitude)
-    return hlo.select(sign_bit(sign), stablehlo.negate(absolute), absolute)
 
 
 def hypotenuse(left: ir.Value, right: ir.Value) -> ir.Value:

@@ -42,7 +42,7 @@ def full_like(
     return ctx.broadcast_operands((fill_value,), ctx.result.dtype)[0]
 
 
-@lowering(aten.scalar_tensor.default, padding=Padding.FLOWS)
+@lowering(aten.scalar_tensor.default, "prims.scalar_tensor.default", padding=Padding.FLOWS)
 def scalar_tensor(
     ctx: LoweringContext, number: hlo.Scalar | ir.Value, *, dtype: torch.dtype | None = None
 ) -> ir.Value:

@@ -106,6 +106,8 @@ class Axis(NamedTuple):
         sign = one
         if self.padding != _BORDER:
             source, sign = self._reflected(source)
+        # What is not a number, as a mirrored infinity is not, is taken for the first position.
+        source = hlo.select(hlo.is_nan(source), zero, source)
         last = hlo.full_like(source, self.size - 1)
         inside = stablehlo.and_(hlo.compare(source, zero, "GT"), hlo.compare(source, last, "LT"))
         clipped = stablehlo.minimum(last, stablehlo.maximum(source, zero))
@@ -216,9 +218,10 @@ def grid_sampler(
     terms = []
     for taps in itertools.product(*sampler.taps):
         positions, inside = sampler.locate(taps)
-        values = take(flat, [0, 2], positions, at=0)
+        values = _masked(inside, take(flat, [0, 2], positions, at=0))
         weighted = stablehlo.multiply(values, _by_point(_weight(taps), values))
-        terms.append(_masked(inside, weighted))
+        # Of a weight that is NaN eager makes NaN in two dims, and in three nothing outside.
+        terms.append(weighted if len(sampler.sizes) == 2 else _masked(inside, weighted))
     total = hlo.transpose(functools.reduce(stablehlo.add, terms), [0, 2, 1])
     return as_result(ctx, 0, total)
 

@@ -8,7 +8,7 @@ from lowering import hlo
 from lowering.context import LoweringContext
 from lowering.mlir import ir, stablehlo
 from lowering.ops.pointwise import opmath_dtype, register_binary, widened_binary
-from lowering.ops.unary import exp2, reciprocal
+from lowering.ops.unary import exp2, reciprocal, sqrt
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ def scalar_power(operand: ir.Value, exponent: hlo.Scalar) -> ir.Value:
     Halves are roots, as in ATen's kernel: (-inf) ** 0.5 is NaN, not inf.
     """
     if exponent == 0.5:
-        return stablehlo.sqrt(operand)
+        return sqrt(operand)
     if exponent == -0.5:
         return stablehlo.rsqrt(operand)
     if (

@@ -17,7 +17,6 @@ from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops import cephes
-from lowering.ops.arithmetic import with_sign
 from lowering.ops.bessel_oscillating import rational
 from lowering.ops.pointwise import (
     opmath_dtype,
@@ -27,6 +26,7 @@ from lowering.ops.pointwise import (
     widened,
     widened_binary,
 )
+from lowering.ops.unary import with_sign
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -107,6 +107,18 @@ register_unary(
 )
 
 
+# From this order on the first term of zeta is all of it: (1 + 1 / start) ** -order is beyond the
+# last digit wherever start ** -order is not zero, even in float64. XLA's series overflows there.
+_LARGE_ORDER = 1000
+
+
+def _hurwitz(order: ir.Value, start: ir.Value) -> ir.Value:
+    """Return zeta for order > 1 and start > 0, the limit for an infinite order."""
+    is_large = hlo.compare(order, hlo.full_like(order, _LARGE_ORDER), "GE")
+    first_term = stablehlo.power(start, stablehlo.negate(order))
+    return hlo.select(is_large, first_term, chlo.zeta(order, start))
+
+
 def zeta(order: ir.Value, start: ir.Value) -> ir.Value:
     """Return the Hurwitz zeta function, the sum of (start + k) ** -order over k = 0, 1, ...
 
@@ -118,7 +130,11 @@ def zeta(order: ir.Value, start: ir.Value) -> ir.Value:
     whole_start = hlo.compare(start, stablehlo.floor(start), "EQ")
     whole_order = hlo.compare(order, stablehlo.floor(order), "EQ")
     is_left = hlo.compare(start, zero, "LE")
-    value: ir.Value = chlo.zeta(order, hlo.select(is_left, one, start))
+    value: ir.Value = _hurwitz(order, hlo.select(is_left, one, start))
+    # Cephes multiplies zero by infinity there.
+    endless = hlo.compare(order, infinity, "EQ")
+    endless = stablehlo.and_(endless, hlo.compare(start, one, "GT"))
+    value = hlo.select(endless, nan, value)
     left = hlo.select(whole_order, _zeta_left(order, start), nan)
     value = hlo.select(is_left, hlo.select(whole_start, infinity, left), value)
     value = hlo.select(hlo.compare(order, one, "LT"), nan, value)
@@ -137,12 +153,12 @@ def _zeta_left(order: ir.Value, start: ir.Value) -> ir.Value:
     distance: ir.Value = stablehlo.subtract(mirrored, stablehlo.floor(mirrored))
     distance = hlo.select(hlo.compare(distance, zero, "EQ"), hlo.full_like(start, 0.5), distance)
     below: ir.Value = stablehlo.subtract(
-        chlo.zeta(order, distance), chlo.zeta(order, stablehlo.add(mirrored, one))
+        _hurwitz(order, distance), _hurwitz(order, stablehlo.add(mirrored, one))
     )
     half = scaled(order, 0.5)
     even = hlo.compare(half, stablehlo.floor(half), "EQ")
     below = hlo.select(even, below, stablehlo.negate(below))
-    return stablehlo.add(chlo.zeta(order, stablehlo.subtract(one, distance)), below)
+    return stablehlo.add(_hurwitz(order, stablehlo.subtract(one, distance)), below)
 
 
 register_binary(

@@ -67,6 +67,12 @@ def sign_bit(operand: ir.Value) -> ir.Value:
     return hlo.compare(bits, hlo.full_like(bits, 0), "LT")
 
 
+def with_sign(magnitude: ir.Value, sign: ir.Value) -> ir.Value:
+    """Return the magnitude of a float under the sign bit of another, NaN and 0 included."""
+    absolute = stablehlo.abs(magnitude)
+    return hlo.select(sign_bit(sign), stablehlo.negate(absolute), absolute)
+
+
 def _rounded(build: Unary) -> Unary:
     def function(operand: ir.Value) -> ir.Value:
         return build(operand) if spec_of(operand).dtype.is_floating_point else operand
@@ -153,8 +159,44 @@ def reciprocal(operand: ir.Value) -> ir.Value:
     return stablehlo.divide(hlo.full_like(operand, 1), operand)
 
 
+def _scaled(operand: ir.Value, factor: float) -> ir.Value:
+    """Return a complex operand times a number: of two complex ones an infinity would give NaN."""
+    real, imaginary = stablehlo.real(operand), stablehlo.imag(operand)
+    factors = hlo.full_like(real, factor)
+    return stablehlo.complex(
+        stablehlo.multiply(real, factors), stablehlo.multiply(imaginary, factors)
+    )
+
+
+def _signed(build: Unary, *, real: bool = False, negated: bool = False) -> Unary:
+    """Return `build` with the sides of its branch cuts told by the signs of zeros.
+
+    XLA takes -2 - 0i for a point above the cut. For these functions the imaginary part has the
+    sign of the operand's, or the other one if `negated`; where they are odd the `real` part has
+    the sign of the operand's too (C99, annex G.6).
+    """
+
+    def function(operand: ir.Value) -> ir.Value:
+        result = build(operand)
+        if not spec_of(operand).dtype.is_complex:
+            return result
+        side = stablehlo.imag(operand)
+        imaginary = with_sign(stablehlo.imag(result), stablehlo.negate(side) if negated else side)
+        length: ir.Value = stablehlo.real(result)
+        if real:
+            length = with_sign(length, stablehlo.real(operand))
+        return stablehlo.complex(length, imaginary)
+
+    return function
+
+
+sqrt = _signed(stablehlo.sqrt)
+
+
 def exp2(operand: ir.Value) -> ir.Value:
-    """Return 2**operand; `exp(x * ln 2)` would lose digits for large x."""
+    """Return 2**operand; `exp(x * ln 2)` would lose digits for large real x."""
+    if spec_of(operand).dtype.is_complex:
+        return stablehlo.exponential(_scaled(operand, math.log(2)))
     return stablehlo.power(hlo.full_like(operand, 2), operand)
 
 
@@ -165,7 +207,7 @@ def log2(operand: ir.Value) -> ir.Value:
     exponent is taken off first, and the logarithm of a mantissa around 1 added to it.
     """
     if spec_of(operand).dtype.is_complex:
-        return stablehlo.divide(stablehlo.log(operand), hlo.full_like(operand, math.log(2)))
+        return _scaled(stablehlo.log(operand), 1 / math.log(2))
     mantissa, exponent = split_float(operand)
     exponent = hlo.convert(exponent, spec_of(operand).dtype)
     low = hlo.compare(mantissa, hlo.full_like(mantissa, math.sqrt(0.5)), "LT")
@@ -179,6 +221,8 @@ def log2(operand: ir.Value) -> ir.Value:
 
 def log10(operand: ir.Value) -> ir.Value:
     """Return the logarithm to base 10."""
+    if spec_of(operand).dtype.is_complex:
+        return _scaled(stablehlo.log(operand), 1 / math.log(10))
     return stablehlo.divide(stablehlo.log(operand), hlo.full_like(operand, math.log(10)))
 
 
@@ -191,7 +235,7 @@ register_unary(
         aten.log1p.default: stablehlo.log_plus_one,
         aten.log2.default: widened(log2),
         aten.log10.default: widened(log10),
-        aten.sqrt.default: stablehlo.sqrt,
+        aten.sqrt.default: sqrt,
         aten.rsqrt.default: stablehlo.rsqrt,
         aten.reciprocal.default: reciprocal,
         aten.sin.default: stablehlo.sine,
@@ -200,11 +244,11 @@ register_unary(
         aten.tanh.default: stablehlo.tanh,
         aten.sinh.default: widened(chlo.sinh),
         aten.cosh.default: widened(chlo.cosh),
-        aten.asin.default: widened(chlo.asin),
-        aten.acos.default: widened(chlo.acos),
-        aten.atan.default: widened(chlo.atan),
-        aten.asinh.default: widened(chlo.asinh),
-        aten.acosh.default: widened(chlo.acosh),
-        aten.atanh.default: widened(chlo.atanh),
+        aten.asin.default: _signed(widened(chlo.asin), real=True),
+        aten.acos.default: _signed(widened(chlo.acos), negated=True),
+        aten.atan.default: _signed(widened(chlo.atan), real=True),
+        aten.asinh.default: _signed(widened(chlo.asinh), real=True),
+        aten.acosh.default: _signed(widened(chlo.acosh)),
+        aten.atanh.default: _signed(widened(chlo.atanh), real=True),
     }
 )

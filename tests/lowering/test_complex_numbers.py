@@ -56,3 +56,14 @@ def test_angle_on_the_axes():
         torch.angle,
         torch.tensor([complex(-1, 0.0), complex(-1, -0.0), complex(0, 1), complex(NAN, 1), 0j]),
     )
+
+
+def test_nan_to_num_acts_on_each_part():
+    check(
+        lambda z: [
+            torch.nan_to_num(z),
+            torch.nan_to_num(z, nan=1.5, posinf=5, neginf=-3),
+            torch.nan_to_num(z.conj().t(), nan=2.0),
+        ],
+        torch.tensor([[complex(NAN, INF), complex(1, -INF)], [complex(-INF, NAN), -0j]]),
+    )

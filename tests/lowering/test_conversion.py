@@ -105,3 +105,15 @@ def test_float8_e4m3fn_saturates():
         (ours,) = run(lambda x: x.to(torch.float8_e4m3fn), inputs)
         eager = inputs.to(torch.float8_e4m3fn)
         assert torch.equal(ours.view(torch.uint8) & 127, eager.view(torch.uint8) & 127)
+
+
+def test_float8_to_float8():
+    bits = torch.arange(256, dtype=torch.uint8)
+    dtypes = [
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+    ]
+    for source in dtypes:
+        check(lambda x: [x.to(dtype).float() for dtype in dtypes], bits.view(source))

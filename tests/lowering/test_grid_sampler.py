@@ -91,3 +91,15 @@ def test_bfloat16_and_an_empty_batch() -> None:
         torch.randn(0, 3, 4, 5),
         torch.randn(0, 1, 3, 2),
     )
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_coordinates_that_are_not_finite(border: tuple[int, bool]) -> None:
+    inf, nan = float("inf"), float("nan")
+    grid = torch.tensor([[nan, 0.3], [-0.4, nan], [nan, nan], [inf, 0.1], [0.2, -inf], [0.1, 0.9]])
+    check(
+        lambda x, grid: [aten.grid_sampler_2d(x, grid, mode, *border) for mode in (0, 1)],
+        torch.randn(1, 3, 4, 5),
+        grid[None, None],
+        tolerance=1e-5,
+    )

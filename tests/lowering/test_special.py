@@ -87,3 +87,24 @@ def test_decomposed_relatives():
         ],
         x,
     )
+
+
+def test_numbers_beside_integers():
+    check(
+        lambda x: [
+            torch.special.xlog1py(x, 2),
+            torch.special.xlog1py(2.5, x),
+            torch.special.xlog1py(x, 0.5),
+        ],
+        torch.tensor([0, 1, 2, 7]),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeta_of_large_orders(dtype):
+    orders = torch.tensor([999.0, 1000.0, 1e4, 1e10, math.inf], dtype=dtype)
+    starts = torch.tensor([0.1, 0.9, 0.9999, 1.0, 1.0001, 1.02, 2.0, 1e5, -1.5], dtype=dtype)
+    orders = orders[:, None].expand(5, 9).contiguous()
+    # The odd one of these orders makes the difference of two infinities left of zero.
+    starts = starts.expand(5, 9).where(orders != 999, starts.abs()).contiguous()
+    check_each({"zeta": torch.special.zeta}, orders, starts, tolerance=1e-4)

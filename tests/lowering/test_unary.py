@@ -1,10 +1,11 @@
+import cmath
 import math
 
 import pytest
 import torch
 
 from tests.lowering.elementwise import check_each
-from tests.lowering.running import check
+from tests.lowering.running import check, run
 
 INF, NAN = math.inf, math.nan
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -81,3 +82,30 @@ def test_round_decimals(dtype):
 def test_frexp(dtype):
     values = torch.tensor([1.0, -8.0, 0.3, 0.0, -0.0, NAN, INF, -INF, 1e-3], dtype=dtype)
     check(torch.frexp, values, tolerance=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_signs_of_zeros_tell_the_sides_of_branch_cuts(dtype):
+    parts = torch.tensor([2.0, -2.0, 0.5, -0.5, 0.0, -0.0], dtype=dtype.to_real())
+    zeros = torch.tensor([0.0, -0.0], dtype=dtype.to_real())
+    values = torch.cat(
+        [
+            torch.complex(*torch.meshgrid(parts, zeros, indexing="ij")).flatten(),
+            torch.complex(*torch.meshgrid(zeros, parts, indexing="ij")).flatten(),
+        ]
+    )
+    reference = {
+        name: torch.tensor([getattr(cmath, name)(z) for z in values.tolist()], dtype=dtype)
+        for name in ["sqrt", "asin", "acos", "atan", "asinh", "acosh", "atanh"]
+    }
+    ours = run(lambda z: [getattr(torch, name)(z) for name in reference] + [z**0.5], values)
+    reference["pow"] = reference["sqrt"]
+    for actual, (name, expected) in zip(ours, reference.items(), strict=True):
+        torch.testing.assert_close(actual, expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_infinities_do_not_mix_the_parts(dtype):
+    values = torch.tensor([complex(INF, 1), complex(-INF, -0.0), complex(0, INF), 0j], dtype=dtype)
+    check(lambda z: [torch.view_as_real(z.log2()), torch.view_as_real(z.log10())], values)
+    check_each(functions("exp2"), torch.tensor([complex(-INF, 2), complex(-INF, 0)], dtype=dtype))
