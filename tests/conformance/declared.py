@@ -41,6 +41,11 @@ DECLARED: tuple[Declared, ...] = (
         dtypes="bfloat16",
     ),
     Declared(
+        "native_batch_norm",
+        "its overload updates the running statistics that it is given, which its schema hides",
+        kinds="out",
+    ),
+    Declared(
         "unique_consecutive",
         "torch 2.13 promises a wrong shape for a negative dim, and asserts of sizes that never are",
     ),

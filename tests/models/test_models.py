@@ -79,6 +79,8 @@ def test_forward_and_gradients_are_eagers(name: str) -> None:
     _check(name)
 
 
+# transformers' own decorators make torch warn while it traces some of them.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.full
 @pytest.mark.parametrize("name", FULL)
 def test_forward_and_gradients_of_more_models_are_eagers(name: str) -> None:
