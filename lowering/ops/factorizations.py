@@ -206,7 +206,7 @@ def _tall_svd(
 
     QR leaves the square R; R = W H with W unitary and H positive semi-definite; the eigenvectors
     V of H are the right singular vectors, and Q W V the left ones. Backward stable (Nakatsukasa
-    and Higham, SIAM J. Sci. Comput. 35, 2013).
+    and Higham, SIAM Journal on Scientific Computing, 2013).
     """
     *_, row_count, column_count = spec_of(matrix).shape
     scaled, scale = matrices.normalized(matrix)
