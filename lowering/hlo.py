@@ -86,10 +86,15 @@ def scalar(fill: Scalar, dtype: torch.dtype) -> ir.Value:
 
 def constant(tensor: torch.Tensor) -> ir.Value:
     """Return the data of a small CPU tensor as a constant of the module."""
+    if tensor.numel() == 0:
+        return full(tuple(tensor.shape), tensor.dtype, 0)
+    return stablehlo.constant(dense_attribute(tensor))
+
+
+def dense_attribute(tensor: torch.Tensor) -> ir.Attribute:
+    """Return the data of a CPU tensor that has elements as an attribute."""
     tensor = tensor.detach().contiguous()
     spec = TensorSpec(tuple(tensor.shape), tensor.dtype)
-    if tensor.numel() == 0:
-        return full(spec.shape, spec.dtype, 0)
     if tensor.dtype is torch.bool:
         tensor = tensor.view(torch.uint8)
     if (
@@ -99,8 +104,7 @@ def constant(tensor: torch.Tensor) -> ir.Value:
     ):
         tensor = tensor.view(_BITS_VIEW[tensor.dtype.itemsize])
     data: Any = numpy.ascontiguousarray(tensor.numpy())
-    attribute = ir.DenseElementsAttr.get(data, type=element_type(spec.dtype), shape=spec.shape)
-    return stablehlo.constant(attribute)
+    return ir.DenseElementsAttr.get(data, type=element_type(spec.dtype), shape=spec.shape)
 
 
 def lowest(dtype: torch.dtype) -> Scalar:

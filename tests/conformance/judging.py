@@ -43,7 +43,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Observed:
+class Observed:
     """All that a call leaves behind."""
 
     outputs: list[Any]
@@ -58,13 +58,13 @@ def judge(case: Case, sample: Sample) -> Outcome:
         if case.kind == "error":
             return _judge_error(sample)
         try:
-            expected = _observe(sample, sample.function)
+            expected = observe(sample, sample.function)
         except Exception as error:
             return Outcome("outside", f"eager itself: {_first_line(error)}")
-        fault = _fault(case, sample, expected, "tpu", STRICT)
+        fault = fault_of(case, sample, expected, "tpu")
         if fault is None:
             return Outcome("passed")
-        ceiling = _fault(case, sample, expected, "aot_eager", None)
+        ceiling = fault_of(case, sample, expected, "aot_eager")
         if ceiling is not None:
             return Outcome("outside", f"aot_eager: {ceiling} | ours: {fault}")
         return Outcome("failed", fault)
@@ -85,17 +85,17 @@ def _judge_error(sample: Sample) -> Outcome:
     return Outcome(status, "no error was raised")
 
 
-def _fault(
-    case: Case, sample: Sample, expected: _Observed, backend: str, options: Any
-) -> str | None:
+def fault_of(case: Case, sample: Sample, expected: Observed, backend: str) -> str | None:
+    """Return how `backend` differs from what eager gave; None if it does not."""
+    options = STRICT if backend == "tpu" else None
     try:
-        actual = _observe(sample, _compiled(sample.function, backend, options))
+        actual = observe(sample, _compiled(sample.function, backend, options))
     except Exception as error:
         return _first_line(error)
-    fault = _difference(case, sample, actual, expected)
+    fault = difference(case, sample, actual, expected)
     if fault is None or not _is_random(sample, expected):
         return fault
-    return _difference(case, sample, actual, expected, values=False)
+    return difference(case, sample, actual, expected, values=False)
 
 
 def _compiled(function: Callable[..., Any], backend: str, options: Any) -> Callable[..., Any]:
@@ -108,7 +108,8 @@ def _call(sample: Sample, function: Callable[..., Any]) -> Any:
     return function(*sample.args, **sample.kwargs)
 
 
-def _observe(sample: Sample, function: Callable[..., Any]) -> _Observed:
+def observe(sample: Sample, function: Callable[..., Any]) -> Observed:
+    """Call `function` on a copy of the sample and return all that the call leaves behind."""
     own = sample.copy()
     # In-place forms write to their input, which must not be a leaf that requires a gradient.
     outputs = pytree.tree_leaves(_call(own, function))
@@ -130,10 +131,10 @@ def _observe(sample: Sample, function: Callable[..., Any]) -> _Observed:
                 torch.autograd.grad(differentiable, inputs, cotangents, allow_unused=True)
             )
     detached = [o.detach() if isinstance(o, torch.Tensor) else o for o in outputs]
-    return _Observed(detached, gradients, [tensor.detach() for tensor in own.tensors()])
+    return Observed(detached, gradients, [tensor.detach() for tensor in own.tensors()])
 
 
-def _is_random(sample: Sample, expected: _Observed) -> bool:
+def _is_random(sample: Sample, expected: Observed) -> bool:
     """Whether eager, run again further along the random stream, gives other values."""
     own = sample.copy()
     torch.manual_seed(1234)
@@ -146,9 +147,10 @@ def _is_random(sample: Sample, expected: _Observed) -> bool:
     )
 
 
-def _difference(
-    case: Case, sample: Sample, actual: _Observed, expected: _Observed, *, values: bool = True
+def difference(
+    case: Case, sample: Sample, actual: Observed, expected: Observed, *, values: bool = True
 ) -> str | None:
+    """Return where two calls of the sample differ, `values` aside if told so; None if nowhere."""
     values = values and case.name not in UNINITIALIZED
     groups = (
         ("output", actual.outputs, expected.outputs),
@@ -220,7 +222,7 @@ def _is_nearer(sample: Sample, what: str, index: int, actual: Any, expected: Any
     if not comparable:
         return False
     try:
-        wide = _observe(_widened(sample), sample.function)
+        wide = observe(_widened(sample), sample.function)
     except Exception:
         # No float64 form of this call: the verdict by tolerance stands.
         return False

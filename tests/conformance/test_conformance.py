@@ -17,6 +17,7 @@ from lowering import REGISTRY
 from lowering.mlir import stablehlo
 from tests.conformance.cases import Case, all_cases, samples_of
 from tests.conformance.declared import DECLARED, surprises, unknown_kinds
+from tests.conformance.interpret import verdict
 from tests.conformance.judging import judge
 from tests.conformance.pool import decode, encode, run_case
 
@@ -64,6 +65,7 @@ def test_a_wrong_rule_is_noticed() -> None:
     _, sample = samples_of(case, 1)[0]
     with mock.patch.dict(REGISTRY._rules, {sine: wrong}):
         outcome = judge(case, sample)
+        assert verdict(case, sample).startswith("the lowering is wrong")
     assert outcome.status == "failed"
     assert "output 0" in outcome.detail
 

@@ -64,10 +64,11 @@ def run_graph(lowered: LoweredGraph, args: list[Any]) -> list[Any]:
             lowered.signature.results, pjrt.execute(executable, arrays, handlers), strict=True
         ):
             results.append(device.read(array, layout.spec.dtype))
-    return [_output(output, results, args) for output in lowered.signature.outputs]
+    return [output_of(output, results, args) for output in lowered.signature.outputs]
 
 
-def _output(output: Output, results: list[torch.Tensor], args: list[Any]) -> Any:
+def output_of(output: Output, results: list[torch.Tensor], args: list[Any]) -> Any:
+    """Return an output of a graph from the results of its module and its arguments."""
     if isinstance(output, FromResult):
         tensor = results[output.index]
     elif isinstance(output, FromArgument):
