@@ -164,7 +164,7 @@ class _GraphCompiler:
         report = GraphReport(
             name,
             ops=sum(node.op == "call_function" for node in nodes),
-            parts=sum(isinstance(step, Part) for step in graph_plan.steps),
+            parts=sum(isinstance(step, (Part, SizedOp)) for step in graph_plan.steps),
             fallbacks=graph_plan.fallbacks,
             inputs=tuple(
                 f"{str(value.dtype).removeprefix('torch.')}{[str(s) for s in value.shape]}".replace(
