@@ -35,15 +35,35 @@ class Declared:
 DECLARED: tuple[Declared, ...] = (
     Declared("chalf", "StableHLO has no complex numbers of two halves"),
     Declared(
+        "complex view_as_complex",
+        "StableHLO has no complex numbers of two halves",
+        dtypes="float16",
+    ),
+    Declared(
         "linalg.matrix_exp matrix_exp",
         "eager (torch 2.13) gives NaN, ours gives the float64 result rounded",
         kinds="forward",
-        dtypes="bfloat16",
+        dtypes="bfloat16 float16",
+    ),
+    Declared(
+        "gather multinomial scatter scatter_add",
+        "a compiled program cannot raise for what it finds in the data (docs/troubleshooting.md)",
+        kinds="error",
+    ),
+    Declared(
+        "bucketize index_add uniform",
+        "eager refuses when it runs what fake tensors let pass; we do not check it yet",
+        kinds="error",
     ),
     Declared(
         "native_batch_norm",
         "its overload updates the running statistics that it is given, which its schema hides",
         kinds="out",
+    ),
+    Declared(
+        "_upsample_bilinear2d_aa",
+        "eager interpolates integers in fixed point, with roundings of its own; declined",
+        dtypes="uint8",
     ),
     Declared(
         "unique_consecutive",
