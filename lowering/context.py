@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from lowering import hlo
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.errors import UnsupportedOpError
 from lowering.mlir import ir
-from lowering.sizes import Sizes, representative
+from lowering.sizes import Sizes, UnboundSizeError, representative
 from lowering.source import source_line
 
+_PRECISE = (torch.float32, torch.complex64)
 PRECISIONS = {"default": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
 
 
@@ -48,6 +49,8 @@ class LoweringContext:
         """The functions that regions called several times become (`lowering.regions`)."""
         self.locations: Any = None
         """The MLIR locations of nodes (`lowering.regions`)."""
+        self.padded: Any = None
+        """The layouts of padded values (`lowering.bucketing`); None at exact shapes."""
         self._specs: dict[fx.Node, tuple[TensorSpec | None, ...]] = {}
         self._rng_key: ir.Value | None = None
         self._rng_uses = 0
@@ -57,13 +60,22 @@ class LoweringContext:
     def enter(self, node: fx.Node) -> tuple[Any, ...]:
         """Point the context at `node`; give back what `leave` needs to undo it."""
         before = self.__dict__.get("node"), self.results
-        self.results = self.specs(node)
+        self.results = self._specs.get(node) or self.specs(node)
         self.node = node
         return before
 
     def leave(self, before: tuple[Any, ...]) -> None:
         """Point the context back at the node of before `enter`."""
         self.node, self.results = before
+
+    @contextlib.contextmanager
+    def at(self, node: fx.Node) -> Iterator[None]:
+        """Point the context at `node` within the block."""
+        before = self.enter(node)
+        try:
+            yield
+        finally:
+            self.leave(before)
 
     def specs(self, node: fx.Node) -> tuple[TensorSpec | None, ...]:
         """Return the concrete shape and dtype of each result of `node`; None for no tensor.
@@ -74,9 +86,22 @@ class LoweringContext:
         found = self._specs.get(node)
         if found is None:
             value = node.meta.get("val")
-            values = value if isinstance(value, (list, tuple)) else (value,)
-            found = self._specs[node] = tuple([self.spec(item) for item in values])
+            if isinstance(value, torch.Tensor):
+                found = (TensorSpec(self.sizes.shape(value.shape), value.dtype),)
+            elif isinstance(value, (list, tuple)):
+                found = tuple([self.spec(item) for item in value])
+            else:
+                found = (None,)
+            self._specs[node] = found
         return found
+
+    def read_specs(self, nodes: Iterable[fx.Node]) -> None:
+        """Read the specs of `nodes`; those that depend on data are told when they are lowered."""
+        for node in nodes:
+            try:
+                self.specs(node)
+            except UnboundSizeError:
+                continue
 
     @contextlib.contextmanager
     def with_sizes(self, sizes: Sizes) -> Iterator[None]:
@@ -152,12 +177,15 @@ class LoweringContext:
     ) -> list[ir.Value]:
         """Return tensors and scalars as values of `dtype`, broadcast to the result's shape."""
         shape = self.result.shape if shape is None else shape
+        wanted = TensorSpec(tuple(shape), dtype)
         broadcast = []
         for operand in operands:
-            if isinstance(operand, ir.Value):
-                broadcast.append(hlo.broadcast_to(hlo.convert(operand, dtype), shape))
-            else:
+            if not isinstance(operand, ir.Value):
                 broadcast.append(hlo.full(shape, dtype, operand))
+            elif spec_of(operand) == wanted:
+                broadcast.append(operand)
+            else:
+                broadcast.append(hlo.broadcast_to(hlo.convert(operand, dtype), shape))
         return broadcast
 
     # --- options ------------------------------------------------------------------------------
@@ -168,8 +196,9 @@ class LoweringContext:
         Only float32 has a choice: narrower types are exact in one pass, wider ones have no
         faster path.
         """
-        if any(spec_of(operand).dtype in (torch.float32, torch.complex64) for operand in operands):
-            return PRECISIONS[self.options.matmul_precision]
+        for operand in operands:
+            if spec_of(operand).dtype in _PRECISE:
+                return PRECISIONS[self.options.matmul_precision]
         return "DEFAULT"
 
     # --- randomness ----------------------------------------------------------------------------

@@ -20,6 +20,10 @@ aten = torch.ops.aten
 
 # Composites that torch's table would take apart and that are better lowered whole.
 KEPT_WHOLE: dict[OpOverload, str] = {
+    **dict.fromkeys(
+        (aten.true_divide.Tensor, aten.true_divide.Scalar),
+        "torch adds divisions by dynamic sizes to graphs that are decomposed already",
+    ),
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
         "the decomposition returns attention weights in the logsumexp slot, which makes the "
         "backward op silently wrong"

@@ -62,6 +62,10 @@ _DTYPES_BY_NAME: dict[str, torch.dtype] = {
 TPU_MISSING = frozenset({torch.float64, torch.complex128})
 
 
+# Wide enough to hold every product and sum of two values of the narrow type before it rounds.
+_OPMATH = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
 class TensorSpec(NamedTuple):
     """Shape and dtype of a dense tensor; what a value is, without its data."""
 
@@ -115,7 +119,7 @@ def spec_of(value: ir.Value) -> TensorSpec:
     """Return shape and dtype of an MLIR tensor value."""
     kind = value.type
     known = memo()
-    spec = known.get(kind)
+    spec: TensorSpec | None = known.get(kind)
     if spec is None:
         spec = TensorSpec(tuple(kind.shape), torch_dtype(kind.element_type))
         known[spec], known[kind] = kind, spec
@@ -135,3 +139,8 @@ def is_integer(dtype: torch.dtype) -> bool:
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the real part of a complex dtype; any other dtype as it is."""
     return dtype.to_real() if dtype.is_complex else dtype
+
+
+def opmath_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which torch's CPU kernels compute for tensors of `dtype`."""
+    return _OPMATH.get(dtype, dtype)

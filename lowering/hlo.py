@@ -43,12 +43,13 @@ def full(shape: Sequence[int], dtype: torch.dtype, fill: Scalar) -> ir.Value:
         )
         element = ir.DenseElementsAttr.get(array, type=element_type(dtype), shape=[])
         return broadcast_in_dim(stablehlo.constant(element), shape, [])
+    shape = tuple(shape)
     # By their text, since 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-    key = ("full", tuple(shape), dtype, repr(fill))
+    key = ("full", shape, dtype, repr(fill))
     known = memo()
     attribute: Any = known.get(key)
     if attribute is None:
-        kind = tensor_type(TensorSpec(tuple(shape), dtype))
+        kind = tensor_type(TensorSpec(shape, dtype))
         attribute = ir.DenseElementsAttr.get_splat(kind, _attribute(fill, dtype))
         known[key] = attribute
     return stablehlo.constant(attribute)
@@ -172,16 +173,21 @@ def bitcast(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
 def reshape(operand: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Return `operand` in row-major order under another shape of as many elements."""
     spec = spec_of(operand)
-    if spec.shape == tuple(shape):
+    shape = tuple(shape)
+    if spec.shape == shape:
         return operand
-    return stablehlo.reshape(tensor_type(TensorSpec(tuple(shape), spec.dtype)), operand)
+    return stablehlo.reshape(tensor_type(TensorSpec(shape, spec.dtype)), operand)
 
 
 def transpose(operand: ir.Value, permutation: Sequence[int]) -> ir.Value:
     """Return `operand` with result dim `i` taken from operand dim `permutation[i]`."""
-    if list(permutation) == list(range(len(permutation))):
+    permutation = list(permutation)
+    if permutation == list(range(len(permutation))):
         return operand
-    return stablehlo.transpose(operand, list(permutation))
+    shape, dtype = spec_of(operand)
+    result = tensor_type(TensorSpec(tuple([shape[dim] for dim in permutation]), dtype))
+    attributes = {"permutation": stablehlo.integers(permutation)}
+    return stablehlo.op("transpose", [result], [operand], attributes).result
 
 
 def broadcast_in_dim(operand: ir.Value, shape: Sequence[int], dims: Sequence[int]) -> ir.Value:
@@ -195,8 +201,13 @@ def broadcast_in_dim(operand: ir.Value, shape: Sequence[int], dims: Sequence[int
 
 def broadcast_to(operand: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Return `operand` broadcast to `shape` by NumPy's rule (dims aligned at the right)."""
-    offset = len(shape) - len(operand.type.shape)
-    return broadcast_in_dim(operand, shape, range(offset, len(shape)))
+    spec = spec_of(operand)
+    shape = tuple(shape)
+    if spec.shape == shape:
+        return operand
+    result = tensor_type(TensorSpec(shape, spec.dtype))
+    rank = len(shape)
+    return stablehlo.broadcast_in_dim(result, operand, range(rank - len(spec.shape), rank))
 
 
 def broadcast(*operands: ir.Value) -> list[ir.Value]:
@@ -220,9 +231,7 @@ def slice_in_dim(
     shape = list(operand.type.shape)
     if start == 0 and stride == 1 and limit == shape[dim]:
         return operand
-    starts = [0] * len(shape)
-    limits = list(shape)
-    strides = [1] * len(shape)
+    starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
     starts[dim], limits[dim], strides[dim] = start, limit, stride
     return stablehlo.slice(operand, starts, limits, strides)
 
@@ -244,6 +253,15 @@ def pad(
     return stablehlo.pad(operand, value, list(low), list(high), interior)
 
 
+def resized(operand: ir.Value, size: int, dim: int) -> ir.Value:
+    """Return `operand` with `size` positions in one dim: cut, or zeros added."""
+    shape = operand.type.shape
+    if shape[dim] >= size:
+        return slice_in_dim(operand, 0, size, dim=dim)
+    high = [size - extent if at == dim else 0 for at, extent in enumerate(shape)]
+    return pad(operand, [0] * len(shape), high)
+
+
 def concatenate(operands: Sequence[ir.Value], dim: int) -> ir.Value:
     """Return the operands joined along `dim`."""
     return operands[0] if len(operands) == 1 else stablehlo.concatenate(list(operands), dim)
@@ -254,17 +272,17 @@ def concatenate(operands: Sequence[ir.Value], dim: int) -> ir.Value:
 
 def compare(lhs: ir.Value, rhs: ir.Value, direction: str) -> ir.Value:
     """Return `lhs <direction> rhs` as booleans; `direction` is EQ, NE, LT, LE, GT or GE."""
-    dtype = spec_of(lhs).dtype
+    shape, dtype = spec_of(lhs)
     if dtype.is_floating_point or dtype.is_complex:
         kind = "FLOAT"
     else:
         kind = "UNSIGNED" if is_unsigned(dtype) or dtype is torch.bool else "SIGNED"
-    return stablehlo.compare(
-        lhs,
-        rhs,
-        stablehlo.ComparisonDirectionAttr.get(direction),
-        compare_type=stablehlo.ComparisonTypeAttr.get(kind),
-    )
+    attributes = {
+        "comparison_direction": stablehlo.enumerator("ComparisonDirection", direction),
+        "compare_type": stablehlo.enumerator("ComparisonType", kind),
+    }
+    result = tensor_type(TensorSpec(shape, torch.bool))
+    return stablehlo.op("compare", [result], [lhs, rhs], attributes).result
 
 
 def select(condition: ir.Value, on_true: ir.Value, on_false: ir.Value) -> ir.Value:
@@ -288,18 +306,24 @@ def fill_region(
     """Give `region` one block with arguments of `types` that returns what `body` builds."""
     block = region.blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block):
-        stablehlo.return_(list(body(*block.arguments)))
+        stablehlo.op("return", [], list(body(*block.arguments)))
 
 
 def reduce(operand: ir.Value, dims: Sequence[int], init: Scalar, combine: Combiner) -> ir.Value:
     """Return `operand` reduced over `dims` (dropped from the shape) from `init` by `combine`."""
-    spec = spec_of(operand)
     if not dims:
         return operand
-    shape = tuple(size for dim, size in enumerate(spec.shape) if dim not in set(dims))
-    result = tensor_type(TensorSpec(shape, spec.dtype))
-    op = stablehlo.ReduceOp([result], [operand], [scalar(init, spec.dtype)], sorted(dims))
-    element = tensor_type(TensorSpec((), spec.dtype))
+    shape, dtype = spec_of(operand)
+    dims = sorted(dims)
+    kept = tuple([size for dim, size in enumerate(shape) if dim not in dims])
+    element = tensor_type(TensorSpec((), dtype))
+    op = stablehlo.op(
+        "reduce",
+        [tensor_type(TensorSpec(kept, dtype))],
+        [operand, full((), dtype, init)],
+        {"dimensions": stablehlo.integers(dims)},
+        regions=1,
+    )
     fill_region(op.regions[0], [element, element], lambda a, b: [combine(a, b)])
     return op.result
 
@@ -318,7 +342,8 @@ def reduce_many(
     shape = tuple(size for dim, size in enumerate(specs[0].shape) if dim not in set(dims))
     results = [tensor_type(TensorSpec(shape, spec.dtype)) for spec in specs]
     values = [scalar(init, spec.dtype) for init, spec in zip(inits, specs, strict=True)]
-    op = stablehlo.ReduceOp(results, list(operands), values, sorted(dims))
+    attributes = {"dimensions": stablehlo.integers(sorted(dims))}
+    op = stablehlo.op("reduce", results, [*operands, *values], attributes, regions=1)
     elements = [tensor_type(TensorSpec((), spec.dtype)) for spec in specs]
     fill_region(op.regions[0], elements * 2, combine)
     return list(op.results)
@@ -436,28 +461,16 @@ def dot_general(
     `dtype` is the dtype of the result (and of the accumulation), by default that of `lhs`.
     """
     left, right = spec_of(lhs), spec_of(rhs)
-    dropped_left = set(contracting[0]) | set(batch[0])
-    dropped_right = set(contracting[1]) | set(batch[1])
     shape = [left.shape[dim] for dim in batch[0]]
-    shape += [size for dim, size in enumerate(left.shape) if dim not in dropped_left]
-    shape += [size for dim, size in enumerate(right.shape) if dim not in dropped_right]
-    return stablehlo.dot_general(
-        tensor_type(TensorSpec(tuple(shape), left.dtype if dtype is None else dtype)),
-        lhs,
-        rhs,
-        stablehlo.DotDimensionNumbers.get(
-            lhs_batching_dimensions=list(batch[0]),
-            rhs_batching_dimensions=list(batch[1]),
-            lhs_contracting_dimensions=list(contracting[0]),
-            rhs_contracting_dimensions=list(contracting[1]),
-        ),
-        precision_config=precision_attribute(precision),
-    )
-
-
-def precision_attribute(precision: str) -> ir.ArrayAttr:
-    """Return the two-operand precision attribute; `precision` is DEFAULT, HIGH or HIGHEST."""
-    return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(precision)] * 2)
+    for spec, side in ((left, 0), (right, 1)):
+        dropped = [*contracting[side], *batch[side]]
+        shape += [size for dim, size in enumerate(spec.shape) if dim not in dropped]
+    result = tensor_type(TensorSpec(tuple(shape), left.dtype if dtype is None else dtype))
+    attributes = {
+        "dot_dimension_numbers": stablehlo.dot_dimensions(batch, contracting),
+        "precision_config": stablehlo.precision_attribute(precision),
+    }
+    return stablehlo.op("dot_general", [result], [lhs, rhs], attributes).result
 
 
 def canonical_dim(dim: int, rank: int) -> int:

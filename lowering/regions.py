@@ -42,20 +42,21 @@ class Walker:
 
     def run(self, values: Values, needed: Collection[fx.Node] | None = None) -> Values:
         """Return the values of all nodes (those in `needed`), given the placeholders'."""
-        self.values = dict(values)
+        values = self.values = dict(values)
         self._meets_run_time_numbers = any(is_number(node) for node in values)
+        location_of = self.context.locations.of
         for node in self.graph_module.graph.nodes:
-            if node in self.values or (needed is not None and node not in needed):
+            if node in values or (needed is not None and node not in needed):
                 continue
             if node.op == "get_attr":
-                self.values[node] = self._attribute(node)
-            elif node.op == "call_function" and not self._is_known_number(node):
-                with self.context.locations.of(node):
-                    self.values[node] = self._lower(node)
-        return self.values
-
-    def _is_known_number(self, node: fx.Node) -> bool:
-        return is_number(node) and self.context.sizes.is_known(node.meta["val"])
+                values[node] = self._attribute(node)
+            elif node.op == "call_function":
+                number = is_number(node)
+                if number and self.context.sizes.is_known(node.meta["val"]):
+                    continue
+                with location_of(node):
+                    values[node] = self._lower_number(node) if number else self._lower(node)
+        return values
 
     def _attribute(self, node: fx.Node) -> Any:
         value = operator.attrgetter(str(node.target))(self.graph_module)
@@ -63,20 +64,36 @@ class Walker:
             return hlo.constant(value)
         return Region(value, self.context) if isinstance(value, fx.GraphModule) else value
 
-    def _lower(self, node: fx.Node) -> Any:
-        self._meets_run_time_numbers = self._meets_run_time_numbers or is_number(node)
+    def _lower_number(self, node: fx.Node) -> Any:
+        self._meets_run_time_numbers = True
         if node.target is operator.getitem:
-            return self.values[node.all_input_nodes[0]][node.args[1]]
+            return self._item(node)
+        try:
+            return lower_number(node, [self.argument(argument) for argument in node.args])
+        except UnboundSizeError as error:
+            raise unsupported_op(node, "a size of it depends on data") from error
+
+    def _lower(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            return self._item(node)
         try:
             args = [self.argument(argument) for argument in node.args]
-            if is_number(node):
-                return lower_number(node, args)
-            kwargs = {name: self.argument(value) for name, value in node.kwargs.items()}
+            kwargs = node.kwargs
+            if kwargs:
+                kwargs = {name: self.argument(value) for name, value in kwargs.items()}
             if self._meets_run_time_numbers:
                 self._refuse_run_time_numbers(node)
             return apply_rule(self.context, node, args, kwargs)
         except UnboundSizeError as error:
+            if self.context.padded is not None:
+                raise
             raise unsupported_op(node, "a size of it depends on data") from error
+
+    def _item(self, node: fx.Node) -> Any:
+        padded = self.context.padded
+        if padded is not None:
+            padded.item(node, node.all_input_nodes[0], node.args[1])
+        return self.values[node.all_input_nodes[0]][node.args[1]]
 
     def _refuse_run_time_numbers(self, node: fx.Node) -> None:
         for source in node.all_input_nodes:
@@ -87,12 +104,12 @@ class Walker:
     def argument(self, argument: Any) -> Any:
         """Return an FX argument with nodes replaced by values and symbolic sizes by numbers."""
         kind = type(argument)
-        if kind is int or kind is float or kind is bool:
-            return argument
         if kind is fx.Node:
             if argument in self.values:
                 return self.values[argument]
             return self.context.sizes.resolve(argument.meta["val"])
+        if kind is int or kind is float or kind is bool:
+            return argument
         if isinstance(argument, (list, tuple)):
             return [self.argument(item) for item in argument]
         if isinstance(argument, dict):
@@ -121,10 +138,28 @@ def apply_rule(
             for name, value in kwargs.items()
             if name in rule.takes or name not in PLACEMENT_ARGUMENTS
         }
+    padded = context.padded
+    if padded is None or not padded.concerns(node):
+        return _run(context, node, rule, args, kwargs)
+    result = padded.lower(
+        node, rule.padding, args, kwargs, functools.partial(_run, context, node, rule)
+    )
+    with context.at(node):
+        _check_result(context, node, result)
+    return result
+
+
+def _run(
+    context: LoweringContext,
+    node: fx.Node,
+    rule: Rule,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     before = context.enter(node)
     try:
         result = rule.function(context, *args, **kwargs)
-        _check_result(context, node, rule, result)
+        _check_result(context, node, result)
     except (UnsupportedOpError, LoweringError, UnboundSizeError):
         raise
     except Exception as error:
@@ -134,13 +169,12 @@ def apply_rule(
     return result
 
 
-def _check_result(context: LoweringContext, node: fx.Node, rule: Rule, result: Any) -> None:
+def _check_result(context: LoweringContext, node: fx.Node, result: Any) -> None:
+    expected = context.results
     values = result if isinstance(result, (list, tuple)) else (result,)
-    if len(values) != len(context.results):
-        raise _rule_failed(
-            node, f"it gave {len(values)} results, torch expects {len(context.results)}"
-        )
-    for value, spec in zip(values, context.results, strict=True):
+    if len(values) != len(expected):
+        raise _rule_failed(node, f"it gave {len(values)} results, torch expects {len(expected)}")
+    for value, spec in zip(values, expected, strict=True):
         if value is not None and spec is not None and spec_of(value) != spec:
             raise _rule_failed(node, f"it gave {value.type}, torch expects {spec}")
 
@@ -150,7 +184,7 @@ class Locations:
 
     def __init__(self) -> None:
         self._lines: dict[fx.Node, SourceLine] = {}
-        self._made: dict[tuple[SourceLine, str], ir.Location] = {}
+        self._made: dict[tuple[SourceLine, Any], ir.Location] = {}
 
     def of(self, node: fx.Node) -> ir.Location:
         """Return the location of `node`, whose sources were asked for before it."""
@@ -158,19 +192,13 @@ class Locations:
         if line.file is None:
             # What feeds the node has been here before it; `source_line` would walk for each node.
             sources = node.all_input_nodes
-            borrowed = self._lines.get(sources[0]) if sources else None
-            line = borrowed or line
+            line = (self._lines.get(sources[0]) if sources else None) or line
         self._lines[node] = line
-        key = line, _name(node.target)
+        key = line, node.target
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = _location(*key)
+            found = self._made[key] = _location(line, str(node.target))
         return found
-
-
-@functools.lru_cache(maxsize=4096)
-def _name(target: Any) -> str:
-    return str(target)
 
 
 def _location(line: SourceLine, op: str) -> ir.Location:

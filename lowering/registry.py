@@ -10,9 +10,9 @@ import enum
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -24,6 +24,10 @@ from lowering.dtypes import is_supported, missing_on
 from lowering.sizes import SYMBOLIC, is_number
 from lowering.source import source_line
 from lowering.subgraphs import is_mutable, op_name, subgraphs, wrapped_call
+
+if TYPE_CHECKING:
+    from lowering.bucketing.atoms import Layout
+    from lowering.bucketing.call import Call
 
 # Arguments that say where and how memory is laid out: the compiler's business, not a rule's.
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -39,17 +43,20 @@ Target = OpOverload | HigherOrderOperator | str
 
 
 class Padding(enum.Enum):
-    """What a rule does about padded positions of a bucketed dimension.
+    """What is done about padded positions of a bucketed dimension, in the two simplest cases.
 
-    `FLOWS`: garbage in padded positions reaches padded positions only. `MASKED`: the rule hides
-    padding behind the identity of its reduction. `INDEXED`: the rule computes with logical
-    indices and run-time sizes. `EXACT`: no rule; a graph with this op runs at exact shapes.
+    `FLOWS`: element by element with broadcasting, so garbage in padded positions reaches padded
+    positions only. `EXACT`: no rule; a graph in which this op meets padding runs at exact shapes.
+    All others are functions of `lowering.bucketing`.
     """
 
     FLOWS = "flows"
     MASKED = "masked"
     INDEXED = "indexed"
     EXACT = "exact"
+
+
+PaddingRule = Callable[["Call"], tuple[Any, Sequence["Layout | None"]]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Rule:
     overload: Target
     """A name (`"prims.fma.default"`) stands for an op that torch defines only when it needs it."""
     function: Callable[..., Any]
-    padding: Padding
+    padding: Padding | PaddingRule
     check: Check | None
     takes: frozenset[str]
     """Placement arguments that the function asks for by name; the others are dropped."""
@@ -119,7 +126,7 @@ REGISTRY = Registry()
 def make_rule(
     overload: Target,
     function: Callable[..., Any],
-    padding: Padding,
+    padding: Padding | PaddingRule,
     check: Check | None = None,
 ) -> Rule:
     """Return a rule for `overload` after checking that it is one overload, not a packet.
@@ -137,7 +144,7 @@ def make_rule(
 
 
 def lowering(
-    *overloads: Target, padding: Padding, check: Check | None = None
+    *overloads: Target, padding: Padding | PaddingRule, check: Check | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of `overloads`.
 
@@ -149,7 +156,8 @@ def lowering(
 
     Args:
         overloads: the ATen overloads that share the function.
-        padding: what the rule does about padded positions.
+        padding: what is done about padded positions: a `Padding`, or a padding rule
+            (`lowering.bucketing.call`).
         check: takes the FX node, returns why this node cannot be lowered, or None. It runs
             before anything is compiled.
     """

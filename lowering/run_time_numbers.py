@@ -34,6 +34,15 @@ ACCEPT_RUN_TIME_NUMBERS = frozenset(
             for packet in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
             for overload in ("Tensor", "Scalar")
         ),
+        *(
+            getattr(packet, overload)
+            for packet in (aten.remainder, aten.fmod, aten.bitwise_and, aten.bitwise_or)
+            for overload in ("Tensor", "Scalar")
+        ),
+        aten.div.Tensor_mode,
+        aten.div.Scalar_mode,
+        aten.true_divide.Tensor,
+        aten.true_divide.Scalar,
         aten.select.int,
         aten.full.default,
         aten.full_like.default,
@@ -51,7 +60,8 @@ def _compared(direction: str) -> Callable[[ir.Value, ir.Value], ir.Value]:
     return lambda left, right: hlo.compare(left, right, direction)
 
 
-def _floored_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+def floored_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the quotient rounded down, as Python's `//` does."""
     quotient = stablehlo.divide(left, right)
     if not is_integer(spec_of(left).dtype):
         return stablehlo.floor(quotient)
@@ -63,8 +73,9 @@ def _floored_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
     return stablehlo.subtract(quotient, below)
 
 
-def _remainder(left: ir.Value, right: ir.Value) -> ir.Value:
-    return stablehlo.subtract(left, stablehlo.multiply(_floored_quotient(left, right), right))
+def remainder(left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return the remainder with the sign of `right`, as Python's `%` does."""
+    return stablehlo.subtract(left, stablehlo.multiply(floored_quotient(left, right), right))
 
 
 _ARITHMETIC: dict[Any, Callable[..., ir.Value]] = {
@@ -72,8 +83,8 @@ _ARITHMETIC: dict[Any, Callable[..., ir.Value]] = {
     operator.sub: stablehlo.subtract,
     operator.mul: stablehlo.multiply,
     operator.neg: _negated,
-    operator.floordiv: _floored_quotient,
-    operator.mod: _remainder,
+    operator.floordiv: floored_quotient,
+    operator.mod: remainder,
     torch.sym_max: stablehlo.maximum,
     torch.sym_min: stablehlo.minimum,
     operator.and_: stablehlo.and_,

@@ -24,9 +24,17 @@ def expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
+def plain_size(size: Any) -> Any:
+    """Return a size as an int where it is one, else as an expression."""
+    expr = expression(size)
+    return int(expr) if isinstance(expr, sympy.Basic) and expr.is_Integer else expr
+
+
 def is_number(node: fx.Node) -> bool:
     """Whether a node is a size computation: known from the call's arguments, never executed."""
-    return isinstance(node.meta.get("val"), _NUMBERS)
+    value = node.meta.get("val")
+    # Most are tensors, and the check for that is the quick one.
+    return not isinstance(value, torch.Tensor) and isinstance(value, _NUMBERS)
 
 
 def representative(number: Any) -> Any:
@@ -49,29 +57,33 @@ class UnboundSizeError(KeyError):
 
 
 def placeholder_symbols(
-    placeholders: Sequence[fx.Node],
+    placeholders: Sequence[fx.Node], *, skip: Collection[int] = ()
 ) -> list[tuple[sympy.Expr, int, int | None]]:
     """Return where each symbol is read: (expression, placeholder index, dim or None).
 
-    None as dim means that the placeholder is the number itself. Bare symbols come before
-    composite expressions, so that the latter are read whole only when nothing else gives them.
+    The shapes of placeholders in `skip` say nothing.
+
+    None as dim means that the placeholder is the number itself. Bare symbols come first;
+    composite expressions are read whole only where nothing else gives them.
     """
     found: dict[sympy.Expr, tuple[int, int | None]] = {}
     for index, node in enumerate(placeholders):
         value = node.meta.get("val")
         if isinstance(value, SYMBOLIC):
             found.setdefault(expression(value), (index, None))
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, torch.Tensor) and index not in skip:
             for dim, size in enumerate(value.shape):
                 if isinstance(size, torch.SymInt):
                     found.setdefault(expression(size), (index, dim))
-    return [
+    ordered = [
         (expr, index, dim)
         for expr, (index, dim) in sorted(
             found.items(), key=lambda item: (not getattr(item[0], "is_Symbol", False), str(item[0]))
         )
         if isinstance(expr, sympy.Expr) and not expr.is_number
     ]
+    bare = {expr for expr, _, _ in ordered if expr.is_Symbol}
+    return [item for item in ordered if item[0].is_Symbol or not item[0].free_symbols <= bare]
 
 
 def bind(
@@ -106,7 +118,11 @@ class Sizes:
 
     def shape(self, sizes: Sequence[Any]) -> tuple[int, ...]:
         """Return every size as an integer."""
-        return tuple([size if type(size) is int else self.resolve(size) for size in sizes])
+        shape = tuple(sizes)
+        for size in shape:
+            if type(size) is not int:
+                return tuple([self.resolve(item) for item in shape])
+        return shape
 
     def is_known(self, size: Any) -> bool:
         """Whether `size` has a value under this binding."""

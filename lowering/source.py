@@ -32,10 +32,6 @@ class SourceLine(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-_NO_FRAME = (None, 0, "")
-UNKNOWN = SourceLine(None, 0, "", "")
-
-
 @functools.lru_cache(maxsize=4096)
 def _frame(stack_trace: str) -> tuple[str | None, int, str]:
     """Return (file, line, function) of the innermost frame outside torch."""
@@ -46,9 +42,21 @@ def _frame(stack_trace: str) -> tuple[str | None, int, str]:
     return frames[-1] if frames else (None, 0, "")
 
 
+def _stack_trace(node: fx.Node) -> str:
+    meta = node.meta
+    return meta.get("stack_trace") or meta.get("fwd_stack_trace") or ""
+
+
 def _module_path(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    return _readable_path(next(reversed(stack.values()))[0]) if stack else ""
+    meta = node.meta
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
+    return next(reversed(stack.values()))[0] if stack else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _line(stack_trace: str, path: str) -> SourceLine:
+    frame = _frame(stack_trace) if stack_trace else (None, 0, "")
+    return SourceLine(*frame, _readable_path(path))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -60,16 +68,14 @@ def _readable_path(path: str) -> str:
 
 def own_line(node: fx.Node) -> SourceLine:
     """Return the user's line in the node's own metadata; one without a file if it has none."""
-    trace = node.meta.get("stack_trace") or node.meta.get("fwd_stack_trace")
-    frame = _frame(trace) if trace else _NO_FRAME
-    return SourceLine(*frame, _module_path(node))
+    return _line(_stack_trace(node), _module_path(node))
 
 
 def source_line(node: fx.Node) -> SourceLine:
     """Return the user's line that `node` came from.
 
     A node without a stack trace (some decompositions lose it) takes the line of the nearest node
-    that feeds it; `UNKNOWN` when there is none.
+    that feeds it; one without a file when there is none.
     """
     own = own_line(node)
     if own.file is not None:
@@ -78,13 +84,11 @@ def source_line(node: fx.Node) -> SourceLine:
     queue = [node]
     while queue:
         current = queue.pop(0)
-        trace = current.meta.get("stack_trace") or current.meta.get("fwd_stack_trace")
+        trace = _stack_trace(current)
         if trace:
-            file, line, function = _frame(trace)
-            return SourceLine(file, line, function, _module_path(node) or _module_path(current))
+            return _line(trace, _module_path(node) or _module_path(current))
         for source in current.all_input_nodes:
             if source not in seen and len(seen) < 32:
                 seen.add(source)
                 queue.append(source)
-    path = _module_path(node)
-    return SourceLine(None, 0, "", path) if path else UNKNOWN
+    return _line("", _module_path(node))

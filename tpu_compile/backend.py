@@ -22,7 +22,8 @@ from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture
 from tpu_compile.data_dependent import SizedExecutable
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
-from tpu_compile.executable import HISTORY, PROGRAMS, GraphExecutable, GraphName
+from tpu_compile.executable import PROGRAMS, Family, GraphExecutable, Saved
+from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions, from_torch_compile
 from tpu_compile.partition import Fallback, Part, Plan, SizedOp, plan
 from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once
@@ -54,7 +55,6 @@ def tpu(
     """
     try:
         chosen = from_torch_compile(mode, options)
-        _warn_about_buckets(chosen)
         _check_devices(graph_module)
         compiler = _GraphCompiler(chosen, current_client(), graph_module)
         return capture.compile_captured(graph_module, example_inputs, compiler.compile)
@@ -106,6 +106,7 @@ class _GraphCompiler:
         self._client = client
         self._function, self._where = capture.function_name(graph_module)
         self._break_reason = capture.break_reason(graph_module)
+        self._family = Family()
 
     def compile(self, graph_module: fx.GraphModule, kind: str) -> capture.Compiled:
         """Return the callable of a functional graph; `kind` is what AOTAutograd made it for."""
@@ -142,6 +143,8 @@ class _GraphCompiler:
                 client=self._client,
                 bindings=hints,
                 versions_ahead=ahead,
+                family=self._family if graph_plan.is_whole else None,
+                saved=self._saved(graph_plan, name) if graph_plan.is_whole else None,
             )
             for step in graph_plan.steps
             if isinstance(step, Part)
@@ -155,6 +158,13 @@ class _GraphCompiler:
                     step.node, name=name, options=self._options, client=self._client
                 )
         return PartitionedGraph(graph_plan, executables)
+
+    def _saved(self, graph_plan: Plan, name: GraphName) -> Saved | None:
+        if name.kind != "forward":
+            return None
+        (output,) = [n for n in graph_plan.graph_module.graph.nodes if n.op == "output"]
+        places = capture.saved_tensors(len(output.args[0]))  # type: ignore[arg-type]
+        return None if places is None else Saved(*places, capture.saved_tensors_are_seen)
 
     def _report(self, graph_plan: Plan, name: GraphName) -> None:
         stack = getattr(_observers, "stack", ())
@@ -207,16 +217,6 @@ def _check_devices(graph_module: fx.GraphModule) -> None:
                 why="the tpu backend takes CPU tensors and moves them to the TPU itself",
                 ways_out=(f"move it with {node.name}.cpu()",),
             )
-
-
-def _warn_about_buckets(options: CompileOptions) -> None:
-    if options.buckets not in ("auto", "exact") or options.poison_padding:
-        warnings.warn(
-            "This version compiles an exact-shape program for every new size: the options "
-            "`buckets`, `max_padding` and `poison_padding` have no effect yet.",
-            TpuCompileWarning,
-            stacklevel=2,
-        )
 
 
 def _warn_about_other_numbers(graph_module: fx.GraphModule) -> None:

@@ -140,6 +140,28 @@ def versions_raised_before_calls(kind: str) -> frozenset[int]:
     return frozenset(context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd)
 
 
+def saved_tensors(placeholders: int) -> tuple[int, int, int] | None:
+    """Return which outputs of the forward graph being compiled are for its backward alone.
+
+    As (position of the first among the outputs, how many, position of the first among the
+    backward's placeholders); None where torch does not say.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or metadata.num_symints_saved_for_bw is None:
+        return None
+    if getattr(metadata, "num_opaque_objects_saved_for_bw", 0):
+        return None
+    outputs = range(placeholders)[metadata.tensors_saved_for_backwards_slice]
+    return outputs.start, len(outputs), metadata.num_symints_saved_for_bw
+
+
+def saved_tensors_are_seen() -> bool:
+    """Whether the user's hooks, or compiled autograd, look at the tensors saved for backward."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None or torch._dynamo.compiled_autograd.compiled_autograd_enabled
+
+
 def hinted_sizes() -> dict[Any, int | float]:
     """Return the sizes of the call that caused the capture, by symbol; empty for a static graph."""
     context = TracingContext.try_get()

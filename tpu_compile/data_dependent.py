@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from lowering.dtypes import TensorSpec
 from lowering.sized import SIZED, Padded
 from lowering.tracing import trace
-from tpu_compile.executable import GraphExecutable, GraphName
+from tpu_compile.executable import GraphExecutable
+from tpu_compile.history import GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.runtime.pjrt import Client
 

@@ -1,216 +1,80 @@
-"""The call path of one compiled graph: arguments to the device, execution, outputs as torch wants.
+"""A compiled graph: one program where its sizes are fixed, else one for each bucket or each size.
 
-A `GraphExecutable` holds one `Program` for each binding of the graph's symbolic sizes (just one
-when it has none). A program's call is the hot path: it does no dictionary walks and converts only
-what changed.
+Dynamic sizes are padded to buckets where every op they meet has a padding rule. A graph with an op
+that has none compiles at exact shapes, one program for each binding of its symbols.
 """
 
 from __future__ import annotations
 
-import contextlib
-import operator
+import math
 import threading
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from lowering import LoweredGraph, LoweringOptions, lower_graph
-from lowering.importer import RNG_KEY
+from lowering.bucketing.bounds import Bounds
+from lowering.bucketing.call import NoPaddingRuleError
+from lowering.errors import LoweringError, UnsupportedOpError
+from lowering.importer import PaddingPlan, padded_layout
 from lowering.mlir import module_bytecode
-from lowering.signature import Argument, FromArgument, FromResult, NumberFromResult, Output
-from lowering.sizes import Bindings, bind, placeholder_symbols
-from tpu_compile.errors import DeviceError, TpuCompileError
+from lowering.sizes import Bindings, bind, expression, placeholder_symbols
+from lowering.source import source_line
+from tpu_compile.buckets import Chooser, Dimension, ExactBuckets, policy_of
+from tpu_compile.errors import TpuCompileError
+from tpu_compile.framing import Fit, evaluator
+from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
+from tpu_compile.padded_program import PaddedProgram
+from tpu_compile.program import Program
 from tpu_compile.runtime import pjrt
-from tpu_compile.runtime.buffers import AliasSlot, CopySlot
 from tpu_compile.runtime.cache import ProgramCache, program_key
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
 
-_NO_LOCK = contextlib.nullcontext()
-
 
 @dataclass(frozen=True)
-class GraphName:
-    """How records and errors call a graph."""
+class Saved:
+    """Which outputs of a forward graph are saved for its backward, and where they come in there."""
 
-    function: str
-    where: str
-    kind: str
-    """`"forward"`, `"backward"` or `"inference"`."""
-
-    def __str__(self) -> str:
-        return f"{self.function} {self.kind}"
-
-
-class Program:
-    """One loaded executable and how to call it with torch tensors."""
-
-    def __init__(
-        self,
-        lowered: LoweredGraph,
-        client: pjrt.Client,
-        executable: Any,
-        name: GraphName,
-        versions_ahead: Collection[int],
-    ) -> None:
-        self._name = name
-        signature = lowered.signature
-        self._client = client
-        self._executable = executable
-        mutated = {mutation.placeholder for mutation in signature.mutations}
-        self._slots = [
-            (index, _slot(client, argument, index in mutated, index in versions_ahead))
-            for argument in signature.arguments
-            if (index := argument.placeholder) is not None
-        ]
-        self._positions = [argument.placeholder is not None for argument in signature.arguments]
-        self._resident_updates = _resident_updates(lowered, dict(self._slots))
-        self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
-        self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
-        self._dtypes = [layout.spec.dtype for layout in signature.results]
-        self._outputs = signature.outputs
-        self._is_plain = all(
-            isinstance(output, FromResult) and output.view is None and output.index == index
-            for index, output in enumerate(signature.outputs)
-        ) and len(signature.outputs) == len(signature.results)
-        self._mutations = signature.mutations
-        self._constants: list[Any] = []
-
-    def set_constants(self, lowered: LoweredGraph, graph_module: fx.GraphModule) -> None:
-        """Upload the large constants of the graph module, which the module takes as arguments.
-
-        The data is read for real: a capture may have its fake tensor mode in force.
-        """
-        with _disable_current_modes():
-            for argument in lowered.signature.arguments:
-                if argument.placeholder is None:
-                    value = operator.attrgetter(str(argument.node.target))(graph_module)
-                    dense = value.detach().permute(argument.order).contiguous()
-                    plan = self._client.put_plan(*argument.physical)
-                    self._constants.append(self._client.put(dense, plan))
-
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """Return the graph's outputs for its placeholders' values; mutated inputs are updated.
-
-        Nothing of the user's is written before every result is there.
-        """
-        buffers = self._run(args) if self._handlers else []
-        results = self._read(buffers, args)
-        outputs = (
-            results
-            if self._is_plain
-            else [_output(output, results, args) for output in self._outputs]
-        )
-        if self._mutations:
-            self._write_back(results, buffers, args)
-        return outputs
-
-    def _run(self, args: Sequence[Any]) -> list[Any]:
-        """Return the result arrays; the device may still be computing them."""
-        client = self._client
-        if not client.is_open:
-            client.require_open()
-        # Where arrays are shared copies, no other thread may donate one between the moment it is
-        # looked up and the moment the execution holds it.
-        with _NO_LOCK if client.aliases_host_memory else client.dispatch_lock:
-            arrays = [slot.array(args[index]) for index, slot in self._slots]
-            if self._constants:
-                arrays = self._with_constants(arrays)
-            if self._rng_plan is not None:
-                arrays.append(client.put(_draw_key(), self._rng_plan))
-            try:
-                buffers = pjrt.execute(self._executable, arrays, self._handlers)
-            except pjrt.RUNTIME_ERRORS as error:
-                raise self._failed(error, args) from error
-        RECORDER.count_execution()
-        return buffers
-
-    def _read(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the results as tensors, once the device has computed them."""
-        read = self._client.read
-        try:
-            # Reading an array whose computation failed ends the process; waiting for it raises.
-            if buffers:
-                buffers[0].block_until_ready()
-            return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
-        except pjrt.RUNTIME_ERRORS as error:
-            raise self._failed(error, args) from error
-
-    def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
-        """Return the error to raise; donated copies are gone, so they are forgotten."""
-        self._client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
-        return DeviceError(
-            f"The compiled {self._name} failed while it ran",
-            where=self._name.where,
-            why=str(error),
-            ways_out=("smaller inputs, if memory ran out", "report it as a fault of tpu_compile"),
-        )
-
-    def _with_constants(self, arrays: list[Any]) -> list[Any]:
-        given, constants = iter(arrays), iter(self._constants)
-        return [next(given) if is_input else next(constants) for is_input in self._positions]
-
-    def _write_back(
-        self, results: list[torch.Tensor], buffers: list[Any], args: Sequence[Any]
-    ) -> None:
-        with torch.no_grad():
-            values = [_output(mutation.value, results, args) for mutation in self._mutations]
-            for mutation, value in zip(self._mutations, values, strict=True):
-                args[mutation.placeholder].copy_(value)
-        for placeholder, result, slot in self._resident_updates:
-            slot.replace(args[placeholder], buffers[result])
+    first: int
+    """Position of the first saved tensor among the outputs."""
+    count: int
+    placeholder: int
+    """Position of the first saved tensor among the backward's placeholders."""
+    are_seen: Callable[[], bool]
+    """Whether something else than the backward looks at the saved tensors of this call."""
 
 
-def _slot(
-    client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
-) -> AliasSlot | CopySlot:
-    shape, dtype = argument.spec
-    if client.aliases_host_memory:
-        return AliasSlot(client, shape, dtype, argument.order)
-    return CopySlot(client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead))
+@dataclass
+class Family:
+    """What a forward graph tells its backward: how the tensors that it leaves padded lie."""
+
+    layouts: dict[int, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
+    """By placeholder of the backward: the sizes of the atoms of each dim."""
+    buckets: list[dict[sympy.Expr, int]] = field(default_factory=list)
+    """The physical size of each symbol, for each program of the forward."""
+
+    def buckets_of(self, args: Sequence[Any]) -> dict[sympy.Expr, int] | None:
+        """Return the buckets of the forward program that left padding in these arguments."""
+        for buckets in reversed(self.buckets):
+            bounds = Bounds(buckets)
+            if all(
+                _physical_shape(dims, bounds) == tuple(args[index].shape)
+                for index, dims in self.layouts.items()
+            ):
+                return buckets
+        return None
 
 
-def _resident_updates(
-    lowered: LoweredGraph, slots: dict[int, AliasSlot | CopySlot]
-) -> list[tuple[int, int, CopySlot]]:
-    """Return (placeholder, result, slot) where a result can stay on the device as the new value."""
-    signature = lowered.signature
-    arguments = {argument.placeholder: argument for argument in signature.arguments}
-    updates = []
-    for mutation in signature.mutations:
-        slot = slots.get(mutation.placeholder)
-        if not isinstance(slot, CopySlot) or mutation.result is None:
-            continue
-        argument, result = arguments[mutation.placeholder], signature.results[mutation.result]
-        if (argument.spec, argument.order) == (result.spec, result.order):
-            updates.append((mutation.placeholder, mutation.result, slot))
-    return updates
-
-
-def _draw_key() -> torch.Tensor:
-    """Return the key of one call, drawn from torch's default generator: uint32[2]."""
-    return torch.empty((1,), dtype=torch.int64, device="cpu").random_().view(torch.uint32)
-
-
-def _output(output: Output, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
-    if isinstance(output, FromResult):
-        tensor, view = results[output.index], output.view
-        return tensor if view is None else tensor.as_strided(*view)
-    if isinstance(output, FromArgument):
-        tensor, view = args[output.placeholder], output.view
-        if view is None:
-            return tensor
-        return tensor.as_strided(view.size, view.stride, tensor.storage_offset() + view.offset)
-    if isinstance(output, NumberFromResult):
-        return results[output.index].item()
-    return output.value
+def _physical_shape(dims: Sequence[Sequence[Any]], bounds: Bounds) -> tuple[int, ...]:
+    return tuple([math.prod([bounds.bound(size) for size in dim]) for dim in dims])
 
 
 class GraphExecutable:
@@ -228,11 +92,23 @@ class GraphExecutable:
         client: pjrt.Client,
         bindings: Bindings | None = None,
         versions_ahead: Collection[int] = (),
+        dimensions: Mapping[sympy.Expr, Dimension] | None = None,
+        family: Family | None = None,
+        saved: Saved | None = None,
     ) -> None:
         """Compile `graph_module` for the sizes known now.
 
-        `bindings` are those sizes; `versions_ahead` are the placeholders whose version counters
-        the caller raises by one before each call.
+        Args:
+            graph_module: a functional graph.
+            name: what records and errors call it.
+            options: the options of `torch.compile`.
+            client: where it runs.
+            bindings: the sizes known now.
+            versions_ahead: the placeholders whose version counters the caller raises by one before
+                each call.
+            dimensions: name and range of each symbol, for the bucket policy.
+            family: what forward and backward share.
+            saved: which outputs are for the backward alone.
         """
         self._versions_ahead = frozenset(versions_ahead)
         self._graph_module = graph_module
@@ -240,29 +116,194 @@ class GraphExecutable:
         self._options = options
         self._precision = options.resolved_precision()
         self._client = client
-        placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-        self._symbols = placeholder_symbols(placeholders)
+        self._family = Family() if family is None else family
+        self._saved = saved
+        nodes = list(graph_module.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        (self._output,) = [node for node in nodes if node.op == "output"]
+        self._left_padded = self._family.layouts if name.kind == "backward" else {}
+        self._symbols = placeholder_symbols(placeholders, skip=self._left_padded.keys())
+        self._exprs = tuple([expr for expr, _, _ in self._symbols])
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._padded: dict[tuple[int, ...], PaddedProgram] = {}
         self._lock = threading.Lock()
         self._only: Program | None = None
+        self.exact_reason: str | None = None
+        """Why a graph with dynamic sizes runs at exact shapes; None if it does not."""
+        self._router: _Router | None = None
         if not self._symbols:
             self._only = self._build({})
-        elif bindings is not None and all(expr in bindings for expr, _, _ in self._symbols):
-            key = tuple(bindings[expr] for expr, _, _ in self._symbols)
-            self._programs[key] = self._build(bindings)
+            return
+        self._router = self._make_router(placeholders, dimensions or {})
+        if bindings is not None and all(expr in bindings for expr, _, _ in self._symbols):
+            sizes = tuple(bindings[expr] for expr, _, _ in self._symbols)
+            if self._router is None or self._prepare(sizes) is None:
+                self._programs[sizes] = self._build(bindings)
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """Run the program for these arguments' sizes, compiling it if they are new."""
+        """Run the program for these arguments' sizes, compiling it if none fits."""
         if self._only is not None:
             return self._only(args)
         bindings = bind(self._symbols, args)
-        key = tuple(bindings.values())
-        program = self._programs.get(key)
+        sizes = tuple(bindings.values())
+        if self._router is not None:
+            outputs = self._run_padded(args, sizes)
+            if outputs is not None:
+                return outputs
+        if self._left_padded:
+            args = self._without_padding(args, bindings)
+        program = self._programs.get(sizes)
         if program is None:
             with self._lock:
-                program = self._programs.get(key) or self._build(bindings)
-                self._programs[key] = program
+                program = self._programs.get(sizes) or self._build(bindings)
+                self._programs[sizes] = program
         return program(args)
+
+    # --- padded ---------------------------------------------------------------------------------
+
+    def _make_router(
+        self, placeholders: Sequence[fx.Node], dimensions: Mapping[sympy.Expr, Dimension]
+    ) -> _Router | None:
+        policy = policy_of(self._options.buckets, self._options.max_padding)
+        if isinstance(policy, ExactBuckets):
+            return None
+        for expr, index, dim in self._symbols:
+            if dim is None and isinstance(placeholders[index].meta["val"], torch.SymFloat):
+                self._become_exact(f"it takes the number `{expr}`, which is no size")
+                return None
+        shaping = _symbols_of_shapes(self._graph_module)
+        places = [i for i, expr in enumerate(self._exprs) if shaping & _free_symbols(expr)]
+        ranges = [dimensions.get(self._exprs[i], Dimension(None)) for i in places]
+        return _Router(self._exprs, places, Chooser(policy, ranges))
+
+    def _become_exact(self, why: str) -> None:
+        self.exact_reason = why
+        self._router = None
+        RECORDER.count("exact_graphs")
+
+    def _run_padded(self, args: Sequence[Any], sizes: tuple[int, ...]) -> list[Any] | None:
+        """Return the outputs; None if the graph turns out to need exact shapes."""
+        left = self._family.buckets_of(args) if self._left_padded else None
+        if left is None and self._left_padded:
+            args = self._without_padding(args, dict(zip(self._exprs, sizes, strict=True)))
+        prepared = self._prepare(sizes, left)
+        if prepared is None:
+            return None
+        program, router, chosen = prepared
+        keep = self._saved is not None and not self._saved.are_seen()
+        started = time.perf_counter()
+        try:
+            outputs = program.run(args, sizes, keep=keep)
+        except NoPaddingRuleError as error:
+            self._become_exact(_reason(error))
+            return None
+        router.ran(sizes, chosen, time.perf_counter() - started)
+        return outputs
+
+    def _prepare(
+        self, sizes: tuple[int, ...], buckets: Mapping[sympy.Expr, int] | None = None
+    ) -> tuple[PaddedProgram, _Router, tuple[int, ...]] | None:
+        """Return the program for a call of these sizes; None if it must be an exact one.
+
+        `buckets` are those in which the forward ran, whose padded tensors this backward takes.
+        """
+        router = self._router
+        if router is None:
+            return None
+        chosen = router.chosen(buckets)
+        wanted = router.choose(sizes) if chosen is None else [chosen]
+        try:
+            for chosen in wanted:
+                if chosen not in self._padded:
+                    with self._lock:
+                        if chosen not in self._padded:
+                            self._padded[chosen] = self._build_padded(router, chosen)
+        except NoPaddingRuleError as error:
+            self._become_exact(_reason(error))
+            return None
+        assert chosen is not None
+        return self._padded[chosen], router, chosen
+
+    def _without_padding(self, args: Sequence[Any], bindings: Bindings) -> list[Any]:
+        """Return the arguments with what the forward left padded cut to the call's sizes."""
+        given = list(args)
+        buckets = self._family.buckets_of(args)
+        if buckets is None:
+            # The user's hooks saw the saved tensors, so they were never padded.
+            return given
+        bounds = Bounds(buckets)
+        for index, dims in self._left_padded.items():
+            layout = padded_layout(dims, bounds)
+            order = range(len(layout.dims))
+            fit = Fit(layout, order, evaluator(bindings), poisons=False)
+            given[index] = fit.cut(args[index])
+        return given
+
+    def _build_padded(self, router: _Router, chosen: tuple[int, ...]) -> PaddedProgram:
+        started = time.perf_counter()
+        client = self._client
+        plan = PaddingPlan(router.buckets(chosen), self._left_padded)
+        try:
+            lowered = lower_graph(
+                self._graph_module,
+                options=LoweringOptions(client.platform, self._precision),
+                padding=plan,
+            )
+        except (LoweringError, UnsupportedOpError) as error:
+            # The graph may well do at exact shapes; if not, that says so better.
+            raise NoPaddingRuleError(self._output, str(error)) from error
+        executable, seconds = self._loaded(lowered, started)
+        program = PaddedProgram(
+            lowered,
+            client,
+            executable,
+            self._name,
+            self._versions_ahead,
+            graph_module=self._graph_module,
+            symbols=tuple(plan.buckets),
+            kept=self._kept_outputs(lowered),
+            poisons=self._options.poison_padding,
+        )
+        program.set_constants(lowered, self._graph_module)
+        router.chooser.compiled(chosen, seconds)
+        if self._name.kind == "forward":
+            self._family.buckets.append(dict(plan.buckets))
+        return program
+
+    def _kept_outputs(self, lowered: LoweredGraph) -> frozenset[int]:
+        """Return the saved tensors that stay padded, and tell the backward how they lie.
+
+        Only those whose symbols the backward is told by number: it cannot read them from a shape.
+        """
+        if self._saved is None or lowered.padding is None:
+            return frozenset()
+        items: list[Any] = list(self._output.args[0])  # type: ignore[arg-type]
+        told = {
+            expression(item.meta["val"])
+            for item in items
+            if isinstance(item, fx.Node) and isinstance(item.meta.get("val"), torch.SymInt)
+        }
+        by_node = {
+            result.node: layout
+            for result, layout in zip(
+                lowered.signature.results, lowered.padding.results, strict=True
+            )
+        }
+        kept = set()
+        for position in range(self._saved.first, self._saved.first + self._saved.count):
+            layout = by_node.get(items[position])
+            if layout is None or not layout.is_padded:
+                continue
+            atoms = [atom.size for dim in layout.dims for atom in dim if not atom.is_static]
+            if told >= {symbol for size in atoms for symbol in _free_symbols(size)}:
+                kept.add(position)
+                placeholder = self._saved.placeholder + position - self._saved.first
+                self._family.layouts[placeholder] = tuple(
+                    [tuple([atom.size for atom in dim]) for dim in layout.dims]
+                )
+        return frozenset(kept)
+
+    # --- programs -------------------------------------------------------------------------------
 
     def _build(self, bindings: Bindings) -> Program:
         started = time.perf_counter()
@@ -273,21 +314,27 @@ class GraphExecutable:
             bindings=bindings,
             donate=self._options.donate and not client.aliases_host_memory,
         )
-        executable = None
-        if lowered.signature.results:
-            text = lowered.text()
-            RECORDER.count("lowered")
-            RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
-            executable = self._compile(lowered, text)
+        executable, _ = self._loaded(lowered, started)
         program = Program(lowered, client, executable, self._name, self._versions_ahead)
         program.set_constants(lowered, self._graph_module)
         return program
 
-    def _compile(self, lowered: LoweredGraph, text: str) -> Any:
+    def _loaded(self, lowered: LoweredGraph, started: float) -> tuple[Any, float]:
+        """Return the executable of a module lowered since `started`, and the seconds to compile."""
+        if not lowered.signature.results:
+            return None, 0.0
+        text = lowered.text()
+        RECORDER.count("lowered")
+        RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
+        return self._compile(lowered, text)
+
+    def _compile(self, lowered: LoweredGraph, text: str) -> tuple[Any, float]:
         xla_options = tuple(self._options.xla_options.items())
         inputs = tuple(str(argument.spec) for argument in lowered.signature.arguments)
+        seconds = 0.0
 
         def compile_program() -> Any:
+            nonlocal seconds
             reason = HISTORY.reason(self._name, inputs)
             with lowered.module.context:
                 bytecode = module_bytecode(lowered.module)
@@ -311,44 +358,59 @@ class GraphExecutable:
         HISTORY.add(self._name, inputs)
         if origin != "compiled":
             RECORDER.count("memory_hits" if origin == "memory" else "disk_hits")
-        return executable
+        return executable, seconds
 
 
-class CompileHistory:
-    """Which input signatures each function was compiled for, to say why another is needed."""
+class _Router:
+    """Which physical sizes a call runs in."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[GraphName, list[tuple[str, ...]]] = {}
+    def __init__(
+        self, symbols: Sequence[sympy.Expr], places: Sequence[int], chooser: Chooser
+    ) -> None:
+        """Choose for the `symbols` at `places`, those that shape tensors."""
+        self._symbols = tuple(symbols)
+        self._places = tuple(places)
+        self.chooser = chooser
 
-    def add(self, name: GraphName, inputs: tuple[str, ...]) -> None:
-        """Note that a program of `name` for `inputs` exists."""
-        with self._lock:
-            self._seen.setdefault(name, []).append(inputs)
+    def choose(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the sizes of the programs to have; the last is the one to run in."""
+        choice = self.chooser.choose(self._shaping(sizes))
+        return [choice.sizes, choice.tighter] if choice.tighter else [choice.sizes]
 
-    def reason(self, name: GraphName, inputs: tuple[str, ...]) -> str:
-        """Return why `inputs` need a program, as the difference from the nearest earlier one."""
-        with self._lock:
-            earlier = list(self._seen.get(name, ()))
-        same_length = [seen for seen in earlier if len(seen) == len(inputs)]
-        if not same_length:
-            return "another graph of this function" if earlier else "first program of this graph"
-        nearest = min(same_length, key=lambda seen: sum(map(_differs, seen, inputs)))
-        changes = [
-            f"input {index} went from {old} to {new}"
-            for index, (old, new) in enumerate(zip(nearest, inputs, strict=True))
-            if old != new
-        ]
-        return "; ".join(changes[:4]) or "the same inputs, but another graph or other options"
+    def chosen(self, buckets: Mapping[sympy.Expr, int] | None) -> tuple[int, ...] | None:
+        """Return the sizes for given buckets; None if they do not name each symbol."""
+        if buckets is None or any(self._symbols[place] not in buckets for place in self._places):
+            return None
+        return tuple([buckets[self._symbols[place]] for place in self._places])
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._seen.clear()
+    def _shaping(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([sizes[place] for place in self._places])
 
+    def ran(self, sizes: tuple[int, ...], chosen: tuple[int, ...], seconds: float) -> None:
+        """Account for a call."""
+        self.chooser.ran(self._shaping(sizes), chosen, seconds)
 
-def _differs(old: str, new: str) -> bool:
-    return old != new
+    def buckets(self, chosen: tuple[int, ...]) -> dict[sympy.Expr, int]:
+        """Return the physical size of every symbol; of those that shape nothing, 1."""
+        sizes = dict(zip(self._places, chosen, strict=True))
+        return {symbol: sizes.get(place, 1) for place, symbol in enumerate(self._symbols)}
 
 
-HISTORY = CompileHistory()
+def _symbols_of_shapes(graph_module: fx.GraphModule) -> set[sympy.Symbol]:
+    """Return the symbols that occur in the shape of some tensor of the graph."""
+    found: set[sympy.Symbol] = set()
+    for node in graph_module.graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor):
+                for size in item.shape:
+                    found |= _free_symbols(expression(size))
+    return found
+
+
+def _free_symbols(size: Any) -> set[sympy.Symbol]:
+    return set(getattr(size, "free_symbols", ()))
+
+
+def _reason(error: NoPaddingRuleError) -> str:
+    return f"{error.node.target} at {source_line(error.node)}: {error.why}"

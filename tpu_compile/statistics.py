@@ -50,6 +50,8 @@ class CompileStats:
     """Runs of each op in eager PyTorch between compiled parts."""
     lowering_seconds: float = 0.0
     compile_seconds: float = 0.0
+    exact_graphs: int = 0
+    """Graphs with dynamic sizes that compile for each size, as an op in them cannot be padded."""
     padded_elements: int = 0
     """Elements of bucketed inputs that were padding."""
     useful_elements: int = 0
@@ -85,6 +87,12 @@ class Recorder:
         """Count one run of a program; apart from the other counters because it is on every call."""
         with self._lock:
             self._executions += 1
+
+    def count_padding(self, padded: int, useful: int) -> None:
+        """Count the elements of one call's padded inputs."""
+        with self._lock:
+            self._counters["padded_elements"] += padded
+            self._counters["useful_elements"] += useful
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to the counter `name`, a field of `CompileStats`."""

@@ -77,7 +77,14 @@ def mul(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
 # --- quotients and remainders ------------------------------------------------------------------
 
 
-@lowering(aten.div.Tensor, aten.div.Scalar, padding=Padding.FLOWS)
+# `true_divide` is what torch calls a division by a dynamic size.
+@lowering(
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.true_divide.Tensor,
+    aten.true_divide.Scalar,
+    padding=Padding.FLOWS,
+)
 def div(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
     """Operand / other; integers and bools are divided as floats."""
     return hlo.convert(stablehlo.divide(*_factors(ctx, operand, other)), ctx.result.dtype)

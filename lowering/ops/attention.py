@@ -14,12 +14,13 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.attention import attended, attention_backward_padded
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype, contract
 from lowering.ops.normalization import as_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -37,7 +38,7 @@ def _dropout_reason(node: fx.Node) -> str | None:
     return "it drops weights at random, which eager PyTorch refuses too" if dropout else None
 
 
-@lowering(_FORWARD, padding=Padding.MASKED, check=_dropout_reason)
+@lowering(_FORWARD, padding=attended, check=_dropout_reason)
 def attention(
     ctx: LoweringContext,
     query: ir.Value,
@@ -70,7 +71,7 @@ def attention(
     return as_result(ctx, 0, output), as_result(ctx, 1, logsumexp)
 
 
-@lowering(_BACKWARD, padding=Padding.MASKED, check=_dropout_reason)
+@lowering(_BACKWARD, padding=attention_backward_padded, check=_dropout_reason)
 def attention_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,

@@ -210,5 +210,5 @@ def window_contraction(
         padding=hlo.pair_attribute(padding),
         lhs_dilation=list(lhs_dilation),
         rhs_dilation=list(rhs_dilation),
-        precision_config=hlo.precision_attribute(ctx.precision(lhs, rhs)),
+        precision_config=stablehlo.precision_attribute(ctx.precision(lhs, rhs)),
     )

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.rules import counted, creates
 from lowering.context import LoweringContext
+from lowering.dtypes import opmath_dtype
 from lowering.mlir import ir, stablehlo
-from lowering.ops.pointwise import opmath_dtype
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.full.default, padding=Padding.FLOWS)
+@lowering(aten.full.default, padding=creates)
 def full(
     ctx: LoweringContext,
     size: Sequence[int],
@@ -30,7 +31,7 @@ def full(
     return ctx.broadcast_operands((fill_value,), ctx.result.dtype)[0]
 
 
-@lowering(aten.full_like.default, padding=Padding.FLOWS)
+@lowering(aten.full_like.default, padding=creates)
 def full_like(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -42,7 +43,7 @@ def full_like(
     return ctx.broadcast_operands((fill_value,), ctx.result.dtype)[0]
 
 
-@lowering(aten.scalar_tensor.default, "prims.scalar_tensor.default", padding=Padding.FLOWS)
+@lowering(aten.scalar_tensor.default, "prims.scalar_tensor.default", padding=creates)
 def scalar_tensor(
     ctx: LoweringContext, number: hlo.Scalar | ir.Value, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -56,14 +57,14 @@ def scalar_tensor(
     aten.empty_strided.default,
     aten.new_empty_strided.default,
     aten._efficientzerotensor.default,
-    padding=Padding.FLOWS,
+    padding=creates,
 )
 def empty(ctx: LoweringContext, *_: object, dtype: torch.dtype | None = None) -> ir.Value:
     """Zeros; strides and memory order belong to the caller of the program."""
     return hlo.full(ctx.result.shape, ctx.result.dtype, 0)
 
 
-@lowering(aten.arange.start_step, padding=Padding.INDEXED)
+@lowering(aten.arange.start_step, padding=counted)
 def arange(
     ctx: LoweringContext,
     start: hlo.Scalar,

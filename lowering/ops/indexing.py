@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.indexed import embedded, gathered, index_selected, indexed
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import put, take, take_along, wrap_negative
@@ -62,7 +63,7 @@ def _check_no_mask(node: fx.Node) -> str | None:
     return None
 
 
-@lowering(aten.index.Tensor, padding=Padding.INDEXED, check=_check_no_mask)
+@lowering(aten.index.Tensor, padding=indexed, check=_check_no_mask)
 def index(ctx: LoweringContext, operand: ir.Value, indices: Sequence[ir.Value | None]) -> ir.Value:
     """`operand[indices]` as NumPy has it: None keeps a dim, index tensors broadcast together.
 
@@ -72,7 +73,7 @@ def index(ctx: LoweringContext, operand: ir.Value, indices: Sequence[ir.Value | 
     return take(operand, dims, index_positions(operand, indices, dims), at=at)
 
 
-@lowering(aten.gather.default, padding=Padding.INDEXED)
+@lowering(aten.gather.default, padding=gathered)
 def gather(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -93,7 +94,7 @@ def gather(
     return hlo.reshape(taken, ctx.result.shape)
 
 
-@lowering(aten.index_select.default, padding=Padding.INDEXED)
+@lowering(aten.index_select.default, padding=index_selected)
 def index_select(ctx: LoweringContext, operand: ir.Value, dim: int, index: ir.Value) -> ir.Value:
     """Positions `index` (1-d or 0-d) of `dim`; indices out of range are clamped."""
     rank = spec_of(operand).rank
@@ -103,7 +104,7 @@ def index_select(ctx: LoweringContext, operand: ir.Value, dim: int, index: ir.Va
     return take(operand, [dim % rank], [index])
 
 
-@lowering(aten.embedding.default, padding=Padding.INDEXED)
+@lowering(aten.embedding.default, padding=embedded)
 def embedding(
     ctx: LoweringContext,
     weight: ir.Value,

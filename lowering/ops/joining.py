@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.views import joined
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import write_at
@@ -18,7 +19,7 @@ from lowering.registry import Padding, lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.cat.default, padding=Padding.INDEXED)
+@lowering(aten.cat.default, padding=joined)
 def cat(ctx: LoweringContext, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
     """The tensors joined along `dim` in their promoted dtype; 1-d empty ones are passed over.
 

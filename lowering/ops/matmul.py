@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.contractions import contracts
 from lowering.context import LoweringContext
 from lowering.dtypes import is_unsigned, spec_of
 from lowering.mlir import ir, stablehlo
@@ -47,26 +48,26 @@ def contract(
     )
 
 
-@lowering(aten.mm.default, padding=Padding.MASKED)
+@lowering(aten.mm.default, padding=contracts("self", "mat2", (1, 0)))
 def mm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
     """`[rows, inner] @ [inner, columns]`; integers wrap, an empty inner dim gives zeros."""
     return hlo.convert(contract(ctx, operand, other, ([1], [0])), ctx.result.dtype)
 
 
-@lowering(aten._int_mm.default, padding=Padding.MASKED)
+@lowering(aten._int_mm.default, padding=contracts("self", "mat2", (1, 0)))
 def int_mm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
     """int8 `[rows, inner] @ [inner, columns]` with an int32 result."""
     return contract(ctx, operand, other, ([1], [0]))
 
 
-@lowering(aten.bmm.default, padding=Padding.MASKED)
+@lowering(aten.bmm.default, padding=contracts("self", "mat2", (2, 1), [(0, 0)]))
 def bmm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
     """`[batch, rows, inner] @ [batch, inner, columns]` for each batch entry."""
     product = contract(ctx, operand, other, ([2], [1]), ([0], [0]))
     return hlo.convert(product, ctx.result.dtype)
 
 
-@lowering(aten.addmm.default, padding=Padding.MASKED)
+@lowering(aten.addmm.default, padding=contracts("mat1", "mat2", (1, 0), added="self"))
 def addmm(
     ctx: LoweringContext,
     added: ir.Value,
@@ -80,7 +81,7 @@ def addmm(
     return add_product(ctx, added, contract(ctx, left, right, ([1], [0])), beta, alpha)
 
 
-@lowering(aten.addmv.default, padding=Padding.MASKED)
+@lowering(aten.addmv.default, padding=contracts("mat", "vec", (1, 0), added="self"))
 def addmv(
     ctx: LoweringContext,
     added: ir.Value,

@@ -12,10 +12,9 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import real_dtype, spec_of
+from lowering.dtypes import opmath_dtype, real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import matrices
-from lowering.ops.pointwise import opmath_dtype
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
+from lowering.bucketing.normalizations import layer_normalized, softmaxed
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.mlir import ir, stablehlo
@@ -27,7 +28,7 @@ NormResults = tuple[ir.Value, ir.Value, ir.Value]
 # --- softmax ---------------------------------------------------------------------------------
 
 
-@lowering(aten._softmax.default, padding=Padding.MASKED)
+@lowering(aten._softmax.default, padding=softmaxed)
 def softmax(ctx: LoweringContext, operand: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """Return exp(x - max) / sum of exp(x - max) along `dim`; rows of -inf alone give NaN."""
     shifted, dim = _shifted(ctx, operand, dim)
@@ -36,7 +37,7 @@ def softmax(ctx: LoweringContext, operand: ir.Value, dim: int, half_to_float: bo
     return _unshifted(ctx, stablehlo.divide(weights, _along(total, weights, dim)))
 
 
-@lowering(aten._log_softmax.default, padding=Padding.MASKED)
+@lowering(aten._log_softmax.default, padding=softmaxed)
 def log_softmax(ctx: LoweringContext, operand: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """Return x - max - log(sum of exp(x - max)) along `dim`; rows of -inf alone give NaN."""
     shifted, dim = _shifted(ctx, operand, dim)
@@ -136,7 +137,7 @@ def empty_result(ctx: LoweringContext, index: int) -> ir.Value:
     return hlo.full(spec.shape, spec.dtype, 0)
 
 
-@lowering(aten.native_layer_norm.default, padding=Padding.MASKED)
+@lowering(aten.native_layer_norm.default, padding=layer_normalized)
 def native_layer_norm(
     ctx: LoweringContext,
     operand: ir.Value,

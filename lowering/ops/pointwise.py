@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch._ops import OpOverload
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import spec_of
+from lowering.dtypes import opmath_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.registry import Padding, lowering
 
 Unary = Callable[[ir.Value], ir.Value]
 Binary = Callable[[ir.Value, ir.Value], ir.Value]
 Operand = ir.Value | hlo.Scalar
-
-# Wide enough to hold every product and sum of two values of the narrow type before it rounds.
-_OPMATH = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
-def opmath_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which torch's CPU kernels compute for tensors of `dtype`."""
-    return _OPMATH.get(dtype, dtype)
 
 
 def widened(build: Unary) -> Unary:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.rules import averages, reduces
 from lowering.context import LoweringContext
-from lowering.dtypes import missing_on, real_dtype, spec_of
+from lowering.dtypes import missing_on, opmath_dtype, real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.complex_numbers import conjugate
-from lowering.ops.pointwise import opmath_dtype
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def element_count(operand: ir.Value, dims: Sequence[int]) -> int:
 # --- sums and products -------------------------------------------------------------------------
 
 
-@lowering(aten.sum.dim_IntList, padding=Padding.MASKED)
+@lowering(aten.sum.dim_IntList, padding=reduces(0))
 def sum_(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -74,13 +74,13 @@ def hash_tensor(
     return finish(ctx, hlo.reduce(bits, hlo.canonical_dims(dim, spec.rank), 0, stablehlo.xor))
 
 
-@lowering(aten.mean.default, padding=Padding.MASKED)
+@lowering(aten.mean.default, padding=averages)
 def mean(ctx: LoweringContext, operand: ir.Value, *, dtype: torch.dtype | None = None) -> ir.Value:
     """The mean of all elements; NaN if there are none."""
     return mean_dim(ctx, operand)
 
 
-@lowering(aten.mean.dim, padding=Padding.MASKED)
+@lowering(aten.mean.dim, padding=averages)
 def mean_dim(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -101,7 +101,7 @@ def mean_over(operand: ir.Value, dims: Sequence[int]) -> ir.Value:
     return stablehlo.divide(total, hlo.full_like(total, element_count(operand, dims)))
 
 
-@lowering(aten.prod.default, padding=Padding.MASKED)
+@lowering(aten.prod.default, padding=reduces(1))
 def prod(ctx: LoweringContext, operand: ir.Value, *, dtype: torch.dtype | None = None) -> ir.Value:
     """The product of all elements; integers and bools are multiplied in int64."""
     operand = hlo.convert(operand, opmath_dtype(ctx.result.dtype))
@@ -109,7 +109,7 @@ def prod(ctx: LoweringContext, operand: ir.Value, *, dtype: torch.dtype | None =
     return finish(ctx, hlo.reduce(operand, range(rank), 1, stablehlo.multiply))
 
 
-@lowering(aten.prod.dim_int, padding=Padding.MASKED)
+@lowering(aten.prod.dim_int, padding=reduces(1))
 def prod_dim(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -127,7 +127,7 @@ def prod_dim(
 # --- truth -------------------------------------------------------------------------------------
 
 
-@lowering(aten.any.default, aten.any.dim, padding=Padding.MASKED)
+@lowering(aten.any.default, aten.any.dim, padding=reduces(0))
 def any_(
     ctx: LoweringContext, operand: ir.Value, dim: Dims = None, keepdim: bool = False
 ) -> ir.Value:
@@ -137,7 +137,7 @@ def any_(
     return finish(ctx, hlo.reduce(truth, dims, False, stablehlo.or_))
 
 
-@lowering(aten.any.dims, padding=Padding.MASKED)
+@lowering(aten.any.dims, padding=reduces(0))
 def any_dims(
     ctx: LoweringContext, operand: ir.Value, dim: Dims = None, keepdim: bool = False
 ) -> ir.Value:

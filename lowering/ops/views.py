@@ -12,6 +12,15 @@ from typing import Any
 import torch
 
 from lowering import hlo
+from lowering.bucketing.views import (
+    expanded,
+    permuted,
+    reshaped,
+    selected,
+    sliced,
+    with_dim,
+    without_dims,
+)
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import take
@@ -29,7 +38,7 @@ UNFOLD_SLICES = 32
     aten.view_copy.default,
     aten._reshape_copy.default,
     aten._reshape_alias_copy.default,
-    padding=Padding.INDEXED,
+    padding=reshaped,
 )
 def view(
     ctx: LoweringContext, operand: ir.Value, size: Sequence[int], stride: Sequence[int] = ()
@@ -38,14 +47,14 @@ def view(
     return hlo.reshape(operand, ctx.result.shape)
 
 
-@lowering(aten.permute.default, aten.permute_copy.default, padding=Padding.FLOWS)
+@lowering(aten.permute.default, aten.permute_copy.default, padding=permuted)
 def permute(ctx: LoweringContext, operand: ir.Value, dims: Sequence[int]) -> ir.Value:
     """Result dim `i` is operand dim `dims[i]`; any dtype."""
     rank = spec_of(operand).rank
     return hlo.transpose(operand, [dim % rank for dim in dims])
 
 
-@lowering(aten.expand.default, padding=Padding.FLOWS)
+@lowering(aten.expand.default, padding=expanded)
 def expand(
     ctx: LoweringContext, operand: ir.Value, size: Sequence[int], *, implicit: bool = False
 ) -> ir.Value:
@@ -53,13 +62,13 @@ def expand(
     return hlo.broadcast_to(operand, ctx.result.shape)
 
 
-@lowering(aten.unsqueeze.default, padding=Padding.FLOWS)
+@lowering(aten.unsqueeze.default, padding=with_dim)
 def unsqueeze(ctx: LoweringContext, operand: ir.Value, dim: int) -> ir.Value:
     """`operand` with a dim of size 1 before `dim`; any dtype."""
     return hlo.reshape(operand, ctx.result.shape)
 
 
-@lowering(aten.squeeze.dims, padding=Padding.FLOWS)
+@lowering(aten.squeeze.dims, padding=without_dims)
 def squeeze(ctx: LoweringContext, operand: ir.Value, dim: Sequence[int]) -> ir.Value:
     """`operand` without those of the dims that have size 1; any dtype."""
     return hlo.reshape(operand, ctx.result.shape)
@@ -68,7 +77,7 @@ def squeeze(ctx: LoweringContext, operand: ir.Value, dim: Sequence[int]) -> ir.V
 # --- parts ---------------------------------------------------------------------------------------
 
 
-@lowering(aten.select.int, aten.select_copy.int, padding=Padding.INDEXED)
+@lowering(aten.select.int, aten.select_copy.int, padding=selected)
 def select(ctx: LoweringContext, operand: ir.Value, dim: int, index: int | ir.Value) -> ir.Value:
     """`operand[..., index, ...]` along `dim`, which is dropped; negative `index` from the end."""
     spec = spec_of(operand)
@@ -91,7 +100,7 @@ def slice_bounds(start: int | None, end: int | None, size: int) -> tuple[int, in
     return start, max(start, end)
 
 
-@lowering(aten.slice.Tensor, aten.slice_copy.Tensor, padding=Padding.INDEXED)
+@lowering(aten.slice.Tensor, aten.slice_copy.Tensor, padding=sliced)
 def slice_(
     ctx: LoweringContext,
     operand: ir.Value,

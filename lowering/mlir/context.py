@@ -1,8 +1,4 @@
-"""The only module that imports jaxlib's MLIR bindings; everyone else takes them from here.
-
-jaxlib promises no stable interface for them, so a new jaxlib release is this file's work (and
-that of `tpu_compile/runtime/pjrt.py` for the run-time half). It must not know torch.
-"""
+"""MLIR contexts with jaxlib's dialects, what they remember, and modules as text and bytes."""
 
 from __future__ import annotations
 
@@ -11,19 +7,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, func, stablehlo
-
-__all__ = [
-    "Context",
-    "chlo",
-    "create_context",
-    "func",
-    "ir",
-    "memo",
-    "module_bytecode",
-    "module_text",
-    "stablehlo",
-]
+from jaxlib.mlir.dialects import chlo, stablehlo
 
 
 class Context(ir.Context):

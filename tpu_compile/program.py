@@ -1,0 +1,195 @@
+"""The call path of one loaded program: arguments to the device, execution, outputs as torch wants.
+
+This is the hot path: it does no dictionary walks and converts only what changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from lowering import LoweredGraph
+from lowering.importer import RNG_KEY
+from lowering.signature import Argument, FromArgument, FromResult, NumberFromResult, Output
+from tpu_compile.errors import DeviceError
+from tpu_compile.history import GraphName
+from tpu_compile.runtime import pjrt
+from tpu_compile.runtime.buffers import AliasSlot, CopySlot
+from tpu_compile.statistics import RECORDER
+
+_NO_LOCK = contextlib.nullcontext()
+
+
+class Program:
+    """One loaded executable and how to call it with torch tensors."""
+
+    def __init__(
+        self,
+        lowered: LoweredGraph,
+        client: pjrt.Client,
+        executable: Any,
+        name: GraphName,
+        versions_ahead: Collection[int],
+    ) -> None:
+        self._name = name
+        signature = lowered.signature
+        self._client = client
+        self._executable = executable
+        mutated = {mutation.placeholder for mutation in signature.mutations}
+        self._slots = [
+            (index, _slot(client, argument, index in mutated, index in versions_ahead))
+            for argument in signature.arguments
+            if (index := argument.placeholder) is not None
+        ]
+        self._positions = [argument.placeholder is not None for argument in signature.arguments]
+        self._resident_updates = _resident_updates(lowered, dict(self._slots))
+        self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
+        self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
+        self._dtypes = [layout.spec.dtype for layout in signature.results]
+        self._outputs = signature.outputs
+        self._is_plain = all(
+            isinstance(output, FromResult) and output.view is None and output.index == index
+            for index, output in enumerate(signature.outputs)
+        ) and len(signature.outputs) == len(signature.results)
+        self._mutations = signature.mutations
+        self._constants: list[Any] = []
+
+    def set_constants(self, lowered: LoweredGraph, graph_module: fx.GraphModule) -> None:
+        """Upload the large constants of the graph module, which the module takes as arguments.
+
+        The data is read for real: a capture may have its fake tensor mode in force.
+        """
+        with _disable_current_modes():
+            for argument in lowered.signature.arguments:
+                if argument.placeholder is None:
+                    value = operator.attrgetter(str(argument.node.target))(graph_module)
+                    dense = value.detach().permute(argument.order).contiguous()
+                    plan = self._client.put_plan(*argument.physical)
+                    self._constants.append(self._client.put(dense, plan))
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Return the graph's outputs for its placeholders' values; mutated inputs are updated.
+
+        Nothing of the user's is written before every result is there.
+        """
+        buffers = self._run(args) if self._handlers else []
+        results = self._read(buffers, args)
+        outputs = (
+            results
+            if self._is_plain
+            else [output_of(output, results, args) for output in self._outputs]
+        )
+        if self._mutations:
+            self._write_back(results, buffers, args)
+        return outputs
+
+    def _run(self, args: Sequence[Any], sizes: Sequence[Any] = ()) -> list[Any]:
+        """Return the result arrays; the device may still be computing them.
+
+        `sizes` is the array of run-time sizes, where the program takes one.
+        """
+        client = self._client
+        if not client.is_open:
+            client.require_open()
+        # Where arrays are shared copies, no other thread may donate one between the moment it is
+        # looked up and the moment the execution holds it.
+        with _NO_LOCK if client.aliases_host_memory else client.dispatch_lock:
+            arrays = [slot.array(args[index]) for index, slot in self._slots]
+            if self._constants:
+                arrays = self._with_constants(arrays)
+            if self._rng_plan is not None:
+                arrays.append(client.put(_draw_key(), self._rng_plan))
+            arrays.extend(sizes)
+            try:
+                buffers = pjrt.execute(self._executable, arrays, self._handlers)
+            except pjrt.RUNTIME_ERRORS as error:
+                raise self._failed(error, args) from error
+        RECORDER.count_execution()
+        return buffers
+
+    def _read(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the results as tensors, once the device has computed them."""
+        read = self._client.read
+        try:
+            # Reading an array whose computation failed ends the process; waiting for it raises.
+            if buffers:
+                buffers[0].block_until_ready()
+            return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
+        except pjrt.RUNTIME_ERRORS as error:
+            raise self._failed(error, args) from error
+
+    def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
+        """Return the error to raise; donated copies are gone, so they are forgotten."""
+        self._client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
+        return DeviceError(
+            f"The compiled {self._name} failed while it ran",
+            where=self._name.where,
+            why=str(error),
+            ways_out=("smaller inputs, if memory ran out", "report it as a fault of tpu_compile"),
+        )
+
+    def _with_constants(self, arrays: list[Any]) -> list[Any]:
+        given, constants = iter(arrays), iter(self._constants)
+        return [next(given) if is_input else next(constants) for is_input in self._positions]
+
+    def _write_back(
+        self, results: list[torch.Tensor], buffers: list[Any], args: Sequence[Any]
+    ) -> None:
+        with torch.no_grad():
+            values = [output_of(mutation.value, results, args) for mutation in self._mutations]
+            for mutation, value in zip(self._mutations, values, strict=True):
+                args[mutation.placeholder].copy_(value)
+        for placeholder, result, slot in self._resident_updates:
+            slot.replace(args[placeholder], buffers[result])
+
+
+def _slot(
+    client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
+) -> AliasSlot | CopySlot:
+    shape, dtype = argument.spec
+    if client.aliases_host_memory:
+        return AliasSlot(client, shape, dtype, argument.order)
+    return CopySlot(client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead))
+
+
+def _resident_updates(
+    lowered: LoweredGraph, slots: dict[int, AliasSlot | CopySlot]
+) -> list[tuple[int, int, CopySlot]]:
+    """Return (placeholder, result, slot) where a result can stay on the device as the new value."""
+    signature = lowered.signature
+    arguments = {argument.placeholder: argument for argument in signature.arguments}
+    updates = []
+    for mutation in signature.mutations:
+        slot = slots.get(mutation.placeholder)
+        if not isinstance(slot, CopySlot) or mutation.result is None:
+            continue
+        argument, result = arguments[mutation.placeholder], signature.results[mutation.result]
+        if (argument.spec, argument.order) == (result.spec, result.order):
+            updates.append((mutation.placeholder, mutation.result, slot))
+    return updates
+
+
+def _draw_key() -> torch.Tensor:
+    """Return the key of one call, drawn from torch's default generator: uint32[2]."""
+    return torch.empty((1,), dtype=torch.int64, device="cpu").random_().view(torch.uint32)
+
+
+def output_of(output: Output, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
+    """Return one output of a graph from its program's results and the graph's inputs."""
+    if isinstance(output, FromResult):
+        tensor, view = results[output.index], output.view
+        return tensor if view is None else tensor.as_strided(*view)
+    if isinstance(output, FromArgument):
+        tensor, view = args[output.placeholder], output.view
+        if view is None:
+            return tensor
+        return tensor.as_strided(view.size, view.stride, tensor.storage_offset() + view.offset)
+    if isinstance(output, NumberFromResult):
+        return results[output.index].item()
+    return output.value
