@@ -163,7 +163,7 @@ class _GraphCompiler:
         if name.kind != "forward":
             return None
         (output,) = [n for n in graph_plan.graph_module.graph.nodes if n.op == "output"]
-        places = capture.saved_tensors(len(output.args[0]))  # type: ignore[arg-type]
+        places = capture.saved_tensors(len(output.args[0]))
         return None if places is None else Saved(*places, capture.saved_tensors_are_seen)
 
     def _report(self, graph_plan: Plan, name: GraphName) -> None:

@@ -136,8 +136,8 @@ class GraphExecutable:
             return
         self._router = self._make_router(placeholders, dimensions or {})
         if bindings is not None and all(expr in bindings for expr, _, _ in self._symbols):
-            sizes = tuple(bindings[expr] for expr, _, _ in self._symbols)
-            if self._router is None or self._prepare(sizes) is None:
+            sizes = tuple([bindings[expr] for expr in self._exprs])
+            if self._router is None or self._prepare(_whole(sizes)) is None:
                 self._programs[sizes] = self._build(bindings)
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
@@ -147,7 +147,7 @@ class GraphExecutable:
         bindings = bind(self._symbols, args)
         sizes = tuple(bindings.values())
         if self._router is not None:
-            outputs = self._run_padded(args, sizes)
+            outputs = self._run_padded(args, _whole(sizes))
             if outputs is not None:
                 return outputs
         if self._left_padded:
@@ -277,7 +277,7 @@ class GraphExecutable:
         """
         if self._saved is None or lowered.padding is None:
             return frozenset()
-        items: list[Any] = list(self._output.args[0])  # type: ignore[arg-type]
+        items: list[Any] = list(self._output.args[0])
         told = {
             expression(item.meta["val"])
             for item in items
@@ -394,6 +394,11 @@ class _Router:
         """Return the physical size of every symbol; of those that shape nothing, 1."""
         sizes = dict(zip(self._places, chosen, strict=True))
         return {symbol: sizes.get(place, 1) for place, symbol in enumerate(self._symbols)}
+
+
+def _whole(sizes: Sequence[int | float]) -> tuple[int, ...]:
+    """Return the sizes of a graph that takes no fractions."""
+    return tuple([int(size) for size in sizes])
 
 
 def _symbols_of_shapes(graph_module: fx.GraphModule) -> set[sympy.Symbol]:

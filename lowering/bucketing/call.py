@@ -62,7 +62,9 @@ class Call:
         self._count = len(args)
         self._given = dict(zip(self._names, args, strict=False)) | kwargs
         self._told: set[str] = set()
-        self._nodes = dict(zip(self._names, node.args, strict=False)) | dict(node.kwargs)
+        self._nodes: dict[str, Any] = dict(zip(self._names, node.args, strict=False)) | dict(
+            node.kwargs
+        )
 
     # --- arguments -----------------------------------------------------------------------------
 

@@ -20,9 +20,11 @@ from lowering.bucketing.call import (
 from lowering.bucketing.rules import flows
 from lowering.bucketing.run_time import RunTimeSizes
 from lowering.context import LoweringContext
+from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.mlir import ir
 from lowering.registry import Padding, PaddingRule
 from lowering.sizes import SYMBOLIC, expression, is_number
+from lowering.source import source_line
 
 Run = Callable[[Sequence[Any], dict[str, Any]], Any]
 
@@ -93,8 +95,17 @@ class PaddedGraph:
             raise NoPaddingRuleError(node, "it has no padding rule")
         try:
             values, layouts = self._outcome(Call(self, node, args, kwargs, run), rule)
+        except (NoPaddingRuleError, UnsupportedOpError, LoweringError):
+            raise
         except UnboundedSizeError as error:
             raise NoPaddingRuleError(node, str(error)) from error
+        except Exception as error:
+            raise LoweringError(
+                f"The padding rule of {node.target} failed",
+                where=f"{source_line(node)}, node `{node.name}`",
+                why=f"{type(error).__name__}: {error}",
+                ways_out=("report this graph as a fault of tpu_compile",),
+            ) from error
         self._layouts[node] = tuple(layouts)
         return values
 

@@ -8,8 +8,9 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
+from lowering.dtypes import opmath_dtype
 from lowering.mlir import chlo, ir, stablehlo
-from lowering.ops.pointwise import opmath_dtype, register_unary, scaled
+from lowering.ops.pointwise import register_unary, scaled
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten

@@ -12,16 +12,9 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import is_unsigned, spec_of
+from lowering.dtypes import is_unsigned, opmath_dtype, spec_of
 from lowering.mlir import chlo, ir, stablehlo
-from lowering.ops.pointwise import (
-    Binary,
-    Operand,
-    is_scalar,
-    opmath_dtype,
-    register_binary,
-    widened_binary,
-)
+from lowering.ops.pointwise import Binary, Operand, is_scalar, register_binary, widened_binary
 from lowering.ops.unary import FLOAT_LAYOUT, truncated, with_sign
 from lowering.registry import Padding, lowering
 

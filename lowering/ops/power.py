@@ -6,8 +6,9 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
+from lowering.dtypes import opmath_dtype
 from lowering.mlir import ir, stablehlo
-from lowering.ops.pointwise import opmath_dtype, register_binary, widened_binary
+from lowering.ops.pointwise import register_binary, widened_binary
 from lowering.ops.unary import exp2, reciprocal, sqrt
 from lowering.registry import Padding, lowering
 

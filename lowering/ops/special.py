@@ -14,18 +14,11 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import spec_of
+from lowering.dtypes import opmath_dtype, spec_of
 from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops import cephes
 from lowering.ops.bessel_oscillating import rational
-from lowering.ops.pointwise import (
-    opmath_dtype,
-    register_binary,
-    register_unary,
-    scaled,
-    widened,
-    widened_binary,
-)
+from lowering.ops.pointwise import register_binary, register_unary, scaled, widened, widened_binary
 from lowering.ops.unary import with_sign
 from lowering.registry import Padding, lowering
 

@@ -12,9 +12,9 @@ import torch
 
 from lowering import hlo
 from lowering.context import LoweringContext
-from lowering.dtypes import is_integer, is_unsigned, spec_of
+from lowering.dtypes import is_integer, is_unsigned, opmath_dtype, spec_of
 from lowering.mlir import chlo, ir, stablehlo
-from lowering.ops.pointwise import Unary, opmath_dtype, register_unary, widened
+from lowering.ops.pointwise import Unary, register_unary, widened
 from lowering.registry import Padding, lowering
 
 aten = torch.ops.aten
