@@ -21,10 +21,22 @@ JAXLIB_IMPORTERS = {"lowering.mlir", "tpu_compile.runtime.pjrt"}
 
 # Lowest first. A module imports from its own layer and from those below; names are prefixes.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("tpu_compile._version", "tpu_compile.errors", "tpu_compile.options", "tpu_compile.statistics"),
-    ("tpu_compile.runtime", "tpu_compile.buckets", "tpu_compile.history", "tpu_compile.framing"),
+    (
+        "tpu_compile._version",
+        "tpu_compile.errors",
+        "tpu_compile.buckets",
+        "tpu_compile.options",
+        "tpu_compile.statistics",
+    ),
+    (
+        "tpu_compile.runtime",
+        "tpu_compile.chooser",
+        "tpu_compile.history",
+        "tpu_compile.framing",
+    ),
     ("tpu_compile.program",),
     ("tpu_compile.padded_program",),
+    ("tpu_compile.routing",),
     ("tpu_compile.executable",),
     ("tpu_compile.data_dependent",),
     ("tpu_compile.capture", "tpu_compile.partition"),

@@ -143,6 +143,7 @@ class _GraphCompiler:
                 client=self._client,
                 bindings=hints,
                 versions_ahead=ahead,
+                dimensions=capture.dimensions,
                 family=self._family if graph_plan.is_whole else None,
                 saved=self._saved(graph_plan, name) if graph_plan.is_whole else None,
             )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -24,6 +26,7 @@ from torch._guards import TracingContext
 import lowering
 from lowering.decompositions import decomposition_table
 from lowering.source import source_line
+from tpu_compile.buckets import Dimension
 from tpu_compile.errors import TpuCompileError
 
 # Frames that are never the user's: torch, this project, and the decorators between them.
@@ -162,13 +165,19 @@ def saved_tensors_are_seen() -> bool:
     return hooks is not None or torch._dynamo.compiled_autograd.compiled_autograd_enabled
 
 
+def _shape_env() -> Any:
+    """Return the ShapeEnv of the capture in progress; None outside of one."""
+    context = TracingContext.try_get()
+    return context.fake_mode.shape_env if context is not None and context.fake_mode else None
+
+
 def hinted_sizes() -> dict[Any, int | float]:
     """Return the sizes of the call that caused the capture, by symbol; empty for a static graph."""
-    context = TracingContext.try_get()
-    if context is None or context.fake_mode is None or context.fake_mode.shape_env is None:
+    shape_env = _shape_env()
+    if shape_env is None:
         return {}
     hints: dict[Any, int | float] = {}
-    for symbol, hint in _hints(context.fake_mode.shape_env).items():
+    for symbol, hint in _hints(shape_env).items():
         if isinstance(hint, int) or getattr(hint, "is_Integer", False):
             hints[symbol] = int(hint)
         elif isinstance(hint, float) or getattr(hint, "is_Float", False):
@@ -183,6 +192,70 @@ def _hints(shape_env: Any) -> dict[Any, Any]:
         if found is not None:
             return dict(found)
     return {}
+
+
+def dimensions(symbols: Sequence[sympy.Expr]) -> list[Dimension]:
+    """Return name, minimum and maximum of symbolic sizes of the graph being compiled, in order.
+
+    A name is the user's (of a `ShapeVar`, or `shape_id` of `mark_unbacked`), else where Dynamo
+    read the size first, such as `x.size(1)` or `self.cache.size(0)`; that of a composite
+    expression is made of those of its symbols. The range is what guards and declarations such as
+    `mark_dynamic(min=2, max=64)` leave.
+    """
+    shape_env = _shape_env()
+    if shape_env is None:
+        return [Dimension(str(expr)) for expr in symbols]
+    names = {**_sources(shape_env), **_declared_names(shape_env)}
+    found = []
+    for expr in symbols:
+        renamed = {s: sympy.Symbol(names[s]) for s in expr.free_symbols if s in names}
+        bounds = shape_env.bound_sympy(expr)
+        minimum, maximum = _finite(bounds.lower), _finite(bounds.upper)
+        found.append(Dimension(str(expr.xreplace(renamed)), max(minimum or 0, 0), maximum))
+    return found
+
+
+def _finite(bound: Any) -> int | None:
+    # Some guards compare with sys.maxsize, which is torch's way to say that there is no bound.
+    return int(bound) if bound.is_finite and abs(bound) < 2**62 else None
+
+
+def _declared_names(shape_env: Any) -> dict[Any, str]:
+    """Return the names that users gave to symbols."""
+    declared: dict[Any, str] = {}
+    # A ShapeVar named "seq" is the symbol `seq#<number>`; one without a name is `anon#<number>`.
+    for variable, expr in getattr(shape_env, "_spec_symbol_to_compile_symbol", {}).items():
+        name = str(variable).rpartition("#")[0]
+        if name != "anon":
+            declared.setdefault(shape_env.replace(expr), name)
+    for name, expr in getattr(shape_env, "_shape_id_to_unbacked_symbol", {}).items():
+        declared.setdefault(shape_env.replace(expr), str(name))
+    return declared
+
+
+def _sources(shape_env: Any) -> dict[Any, str]:
+    """Return where each symbol was read first, as a Python expression of the user's names."""
+    found = {
+        symbol: _readable(sources[0].name)
+        for symbol, sources in shape_env.var_to_sources.items()
+        if sources
+    }
+    # Unbacked symbols have no source of their own, only the inputs that hold them do.
+    for tracked in shape_env.tracked_fakes or ():
+        name, value = tracked.source.name, tracked.fake
+        if isinstance(value, torch.SymInt):
+            found.setdefault(value.node.expr, _readable(name))
+        elif isinstance(value, torch.Tensor):
+            for dim, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    found.setdefault(size.node.expr, _readable(f"{name}.size()[{dim}]"))
+    return found
+
+
+def _readable(source: str) -> str:
+    """Return `x.size(0)` for Dynamo's `L['x'].size()[0]`."""
+    local = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", source)
+    return re.sub(r"\.size\(\)\[(\d+)\]$", r".size(\1)", local)
 
 
 def raise_through_dynamo(error: TpuCompileError) -> TpuCompileError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,18 +27,28 @@ from lowering.importer import PaddingPlan, padded_layout
 from lowering.mlir import module_bytecode
 from lowering.sizes import Bindings, bind, expression, placeholder_symbols
 from lowering.source import source_line
-from tpu_compile.buckets import Chooser, Dimension, ExactBuckets, policy_of
-from tpu_compile.errors import TpuCompileError
+from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
+from tpu_compile.errors import TpuCompileError, TpuCompileWarning
 from tpu_compile.framing import Fit, evaluator
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
 from tpu_compile.program import Program
+from tpu_compile.routing import Router, free_symbols
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.cache import ProgramCache, program_key
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
+
+Dimensions = Callable[[Sequence[sympy.Expr]], list[Dimension]]
+
+# One at a time: a compile of XLA's uses every core.
+_BACKGROUND = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpu_compile")
+
+
+def _nameless(symbols: Sequence[sympy.Expr]) -> list[Dimension]:
+    return [Dimension(None) for _ in symbols]
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class GraphExecutable:
         client: pjrt.Client,
         bindings: Bindings | None = None,
         versions_ahead: Collection[int] = (),
-        dimensions: Mapping[sympy.Expr, Dimension] | None = None,
+        dimensions: Dimensions = _nameless,
         family: Family | None = None,
         saved: Saved | None = None,
     ) -> None:
@@ -106,7 +118,7 @@ class GraphExecutable:
             bindings: the sizes known now.
             versions_ahead: the placeholders whose version counters the caller raises by one before
                 each call.
-            dimensions: name and range of each symbol, for the bucket policy.
+            dimensions: tells name and range of symbols, for the bucket policy.
             family: what forward and backward share.
             saved: which outputs are for the backward alone.
         """
@@ -130,11 +142,13 @@ class GraphExecutable:
         self._only: Program | None = None
         self.exact_reason: str | None = None
         """Why a graph with dynamic sizes runs at exact shapes; None if it does not."""
-        self._router: _Router | None = None
+        self._router: Router | None = None
+        # On a TPU a compile takes minutes, in which calls can go on in the larger program.
+        self._compiles_in_background = client.platform != "cpu"
         if not self._symbols:
             self._only = self._build({})
             return
-        self._router = self._make_router(placeholders, dimensions or {})
+        self._router = self._make_router(placeholders, dimensions)
         if bindings is not None and all(expr in bindings for expr, _, _ in self._symbols):
             sizes = tuple([bindings[expr] for expr in self._exprs])
             if self._router is None or self._prepare(_whole(sizes)) is None:
@@ -162,8 +176,8 @@ class GraphExecutable:
     # --- padded ---------------------------------------------------------------------------------
 
     def _make_router(
-        self, placeholders: Sequence[fx.Node], dimensions: Mapping[sympy.Expr, Dimension]
-    ) -> _Router | None:
+        self, placeholders: Sequence[fx.Node], dimensions: Dimensions
+    ) -> Router | None:
         policy = policy_of(self._options.buckets, self._options.max_padding)
         if isinstance(policy, ExactBuckets):
             return None
@@ -171,10 +185,7 @@ class GraphExecutable:
             if dim is None and isinstance(placeholders[index].meta["val"], torch.SymFloat):
                 self._become_exact(f"it takes the number `{expr}`, which is no size")
                 return None
-        shaping = _symbols_of_shapes(self._graph_module)
-        places = [i for i, expr in enumerate(self._exprs) if shaping & _free_symbols(expr)]
-        ranges = [dimensions.get(self._exprs[i], Dimension(None)) for i in places]
-        return _Router(self._exprs, places, Chooser(policy, ranges))
+        return Router(self._graph_module, self._exprs, policy, dimensions)
 
     def _become_exact(self, why: str) -> None:
         self.exact_reason = why
@@ -202,7 +213,7 @@ class GraphExecutable:
 
     def _prepare(
         self, sizes: tuple[int, ...], buckets: Mapping[sympy.Expr, int] | None = None
-    ) -> tuple[PaddedProgram, _Router, tuple[int, ...]] | None:
+    ) -> tuple[PaddedProgram, Router, tuple[int, ...]] | None:
         """Return the program for a call of these sizes; None if it must be an exact one.
 
         `buckets` are those in which the forward ran, whose padded tensors this backward takes.
@@ -210,19 +221,41 @@ class GraphExecutable:
         router = self._router
         if router is None:
             return None
-        chosen = router.chosen(buckets)
-        wanted = router.choose(sizes) if chosen is None else [chosen]
+        chosen, tighter = router.chosen(buckets), None
+        if chosen is None:
+            choice = router.choose(sizes)
+            chosen, tighter = choice.sizes, choice.tighter
+        if tighter is not None:
+            if self._compiles_in_background:
+                _BACKGROUND.submit(self._have_ahead, router, tighter)
+            else:
+                chosen = tighter
         try:
-            for chosen in wanted:
-                if chosen not in self._padded:
-                    with self._lock:
-                        if chosen not in self._padded:
-                            self._padded[chosen] = self._build_padded(router, chosen)
+            return self._have(router, chosen), router, chosen
         except NoPaddingRuleError as error:
             self._become_exact(_reason(error))
             return None
-        assert chosen is not None
-        return self._padded[chosen], router, chosen
+
+    def _have(self, router: Router, chosen: tuple[int, ...]) -> PaddedProgram:
+        """Return the program that runs in the sizes `chosen`, compiled if there is none."""
+        program = self._padded.get(chosen)
+        if program is None:
+            with self._lock:
+                program = self._padded.get(chosen) or self._build_padded(router, chosen)
+                self._padded[chosen] = program
+        return program
+
+    def _have_ahead(self, router: Router, tighter: tuple[int, ...]) -> None:
+        """Compile a program that no call waits for; calls go on without it if that fails."""
+        try:
+            self._have(router, tighter)
+        except (NoPaddingRuleError, TpuCompileError) as error:
+            warnings.warn(
+                f"{self._name} at {self._name.where} could not be compiled for the tighter sizes "
+                f"{tighter}, and goes on in larger ones: {error}",
+                TpuCompileWarning,
+                stacklevel=1,
+            )
 
     def _without_padding(self, args: Sequence[Any], bindings: Bindings) -> list[Any]:
         """Return the arguments with what the forward left padded cut to the call's sizes."""
@@ -239,7 +272,7 @@ class GraphExecutable:
             given[index] = fit.cut(args[index])
         return given
 
-    def _build_padded(self, router: _Router, chosen: tuple[int, ...]) -> PaddedProgram:
+    def _build_padded(self, router: Router, chosen: tuple[int, ...]) -> PaddedProgram:
         started = time.perf_counter()
         client = self._client
         plan = PaddingPlan(router.buckets(chosen), self._left_padded)
@@ -295,7 +328,7 @@ class GraphExecutable:
             if layout is None or not layout.is_padded:
                 continue
             atoms = [atom.size for dim in layout.dims for atom in dim if not atom.is_static]
-            if told >= {symbol for size in atoms for symbol in _free_symbols(size)}:
+            if told >= {symbol for size in atoms for symbol in free_symbols(size)}:
                 kept.add(position)
                 placeholder = self._saved.placeholder + position - self._saved.first
                 self._family.layouts[placeholder] = tuple(
@@ -361,60 +394,9 @@ class GraphExecutable:
         return executable, seconds
 
 
-class _Router:
-    """Which physical sizes a call runs in."""
-
-    def __init__(
-        self, symbols: Sequence[sympy.Expr], places: Sequence[int], chooser: Chooser
-    ) -> None:
-        """Choose for the `symbols` at `places`, those that shape tensors."""
-        self._symbols = tuple(symbols)
-        self._places = tuple(places)
-        self.chooser = chooser
-
-    def choose(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the sizes of the programs to have; the last is the one to run in."""
-        choice = self.chooser.choose(self._shaping(sizes))
-        return [choice.sizes, choice.tighter] if choice.tighter else [choice.sizes]
-
-    def chosen(self, buckets: Mapping[sympy.Expr, int] | None) -> tuple[int, ...] | None:
-        """Return the sizes for given buckets; None if they do not name each symbol."""
-        if buckets is None or any(self._symbols[place] not in buckets for place in self._places):
-            return None
-        return tuple([buckets[self._symbols[place]] for place in self._places])
-
-    def _shaping(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([sizes[place] for place in self._places])
-
-    def ran(self, sizes: tuple[int, ...], chosen: tuple[int, ...], seconds: float) -> None:
-        """Account for a call."""
-        self.chooser.ran(self._shaping(sizes), chosen, seconds)
-
-    def buckets(self, chosen: tuple[int, ...]) -> dict[sympy.Expr, int]:
-        """Return the physical size of every symbol; of those that shape nothing, 1."""
-        sizes = dict(zip(self._places, chosen, strict=True))
-        return {symbol: sizes.get(place, 1) for place, symbol in enumerate(self._symbols)}
-
-
 def _whole(sizes: Sequence[int | float]) -> tuple[int, ...]:
     """Return the sizes of a graph that takes no fractions."""
     return tuple([int(size) for size in sizes])
-
-
-def _symbols_of_shapes(graph_module: fx.GraphModule) -> set[sympy.Symbol]:
-    """Return the symbols that occur in the shape of some tensor of the graph."""
-    found: set[sympy.Symbol] = set()
-    for node in graph_module.graph.nodes:
-        value = node.meta.get("val")
-        for item in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(item, torch.Tensor):
-                for size in item.shape:
-                    found |= _free_symbols(expression(size))
-    return found
-
-
-def _free_symbols(size: Any) -> set[sympy.Symbol]:
-    return set(getattr(size, "free_symbols", ()))
 
 
 def _reason(error: NoPaddingRuleError) -> str:

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 import torch
 
+from tpu_compile.buckets import BucketPolicy
 from tpu_compile.errors import OptionError
 
-Buckets = Literal["auto", "pow2", "exact"] | int | tuple[int, ...]
+DimensionBuckets = Literal["auto", "pow2", "exact"] | int | tuple[int, ...] | BucketPolicy
+Buckets = DimensionBuckets | Mapping[str, DimensionBuckets]
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _FALLBACKS = ("eager", "error")
@@ -41,8 +43,10 @@ class CompileOptions:
 
     buckets: Buckets = "auto"
     """Sizes to which a dynamic dimension is padded: `"auto"`, `"pow2"`, `"exact"`, an int (its
-    multiples) or a list of sizes. In 0.1 every program is exact-shape whatever is asked for; a
-    value other than `"auto"` and `"exact"` says so once. Since 0.1."""
+    multiples), a list of sizes, or a `BucketPolicy`. A mapping from the name of a dimension to
+    any of these, with `"*"` for the rest, sets them one by one. In 0.1 every program is
+    exact-shape whatever is asked for; a value other than `"auto"` and `"exact"` says so once.
+    Since 0.1."""
 
     max_padding: float | None = None
     """Largest share of wasted elements, between 0 and 1, that a bucket may cost. Used with
@@ -94,10 +98,17 @@ class CompileOptions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return _rebuilt, ({**fields, "xla_options": dict(self.xla_options)},)
+        # Neither pickle nor deepcopy takes a read-only view.
+        for name in ("buckets", "xla_options"):
+            if isinstance(fields[name], Mapping):
+                fields[name] = dict(fields[name])
+        return _rebuilt, (fields,)
 
     def __hash__(self) -> int:
-        return hash((self.fallback, self.buckets, self.matmul_precision, self.donate))
+        buckets = self.buckets
+        # A user's policy may have no hash: its type will do, and equality decides.
+        comparable = buckets if isinstance(buckets, (str, int, tuple)) else type(buckets)
+        return hash((self.fallback, comparable, self.matmul_precision, self.donate))
 
     def resolved_precision(self) -> str:
         """Return the matmul precision in force now (torch's setting where ours is None)."""
@@ -160,6 +171,16 @@ def _bad_value(name: str, value: object, wanted: str) -> OptionError:
 
 
 def _checked_buckets(buckets: Any) -> Buckets:
+    if isinstance(buckets, Mapping):
+        if not buckets or not all(isinstance(name, str) and name for name in buckets):
+            raise _bad_value("buckets", dict(buckets), 'the names of dimensions, or "*", as keys')
+        return MappingProxyType(
+            {name: _checked_dimension_buckets(buckets[name], name) for name in sorted(buckets)}
+        )
+    return _checked_dimension_buckets(buckets)
+
+
+def _checked_dimension_buckets(buckets: Any, name: str | None = None) -> DimensionBuckets:
     if isinstance(buckets, str) and buckets in _BUCKETS:
         return buckets  # type: ignore[return-value]
     if isinstance(buckets, int) and not isinstance(buckets, bool) and buckets > 0:
@@ -168,8 +189,22 @@ def _checked_buckets(buckets: Any) -> Buckets:
         sizes = tuple(buckets)
         if all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sizes):
             return tuple(sorted(set(sizes)))
-    raise _bad_value(
-        "buckets", buckets, '"auto", "pow2", "exact", a positive int, or a list of positive ints'
+    if _is_policy(buckets):
+        return buckets
+    wanted = (
+        '"auto", "pow2", "exact", a positive int, a list of positive ints, or a policy (an object '
+        "with a method `bucket` and a bool `weighs_cost`)"
+    )
+    if name is None:
+        raise _bad_value("buckets", buckets, f"{wanted}; or a mapping from dimension names to such")
+    raise _bad_value(f'buckets["{name}"]', buckets, wanted)
+
+
+def _is_policy(value: Any) -> bool:
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "bucket", None))
+        and isinstance(getattr(value, "weighs_cost", None), bool)
     )
 
 
