@@ -6,6 +6,7 @@ Importing this package opens no device, starts no thread and changes nothing of 
 from __future__ import annotations
 
 from tpu_compile._version import __version__
+from tpu_compile.buckets import BucketPolicy, Dimension
 from tpu_compile.errors import (
     CompilationError,
     DeviceError,
@@ -18,7 +19,7 @@ from tpu_compile.errors import (
     UnsupportedOpError,
 )
 from tpu_compile.options import CompileOptions
-from tpu_compile.public import explain, invalidate, register_lowering, reset
+from tpu_compile.public import explain, invalidate, register_lowering, reset, warmup
 from tpu_compile.registration import register_backends
 from tpu_compile.runtime.platforms import set_platform
 from tpu_compile.statistics import (
@@ -30,11 +31,13 @@ from tpu_compile.statistics import (
 )
 
 __all__ = [
+    "BucketPolicy",
     "CompilationError",
     "CompileOptions",
     "CompileRecord",
     "CompileStats",
     "DeviceError",
+    "Dimension",
     "FallbackWarning",
     "LoweringError",
     "OptionError",
@@ -51,6 +54,7 @@ __all__ = [
     "reset_stats",
     "set_platform",
     "stats",
+    "warmup",
 ]
 
 register_backends()

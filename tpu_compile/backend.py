@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +64,15 @@ def tpu(
 
 
 @dataclass(frozen=True)
+class DynamicSize:
+    """A dimension of a graph that changes from call to call."""
+
+    name: str | None
+    minimum: int
+    maximum: int | None
+
+
+@dataclass(frozen=True)
 class GraphReport:
     """What became of one graph, for `explain`."""
 
@@ -72,13 +82,37 @@ class GraphReport:
     fallbacks: tuple[Fallback, ...]
     inputs: tuple[str, ...]
     break_reason: str | None
+    dynamic_sizes: tuple[DynamicSize, ...] = ()
+    """The sizes that are padded."""
+    buckets: tuple[tuple[int, ...], ...] = ()
+    """What they are padded to, one tuple a program."""
+    exact_reason: str | None = None
+    """Why a graph with dynamic sizes compiles for each of them instead."""
 
 
 @dataclass
 class Observer:
     """Collects the reports of the graphs that are compiled while it is active."""
 
-    graphs: list[GraphReport] = field(default_factory=list)
+    seen: list[tuple[GraphReport, tuple[GraphExecutable, ...]]] = field(default_factory=list)
+
+    def reports(self) -> tuple[GraphReport, ...]:
+        """Return the reports as things are now: programs may have come since."""
+        return tuple(_with_padding(report, executables) for report, executables in self.seen)
+
+
+def _with_padding(report: GraphReport, executables: Sequence[GraphExecutable]) -> GraphReport:
+    padding = [executable.padding for executable in executables]
+    sizes = {
+        DynamicSize(d.name, d.minimum, d.maximum): None for one in padding for d in one.dimensions
+    }
+    reasons = [one.exact_reason for one in padding if one.exact_reason is not None]
+    return dataclasses.replace(
+        report,
+        dynamic_sizes=tuple(sizes),
+        buckets=tuple(sorted({sizes for one in padding for sizes in one.buckets})),
+        exact_reason=reasons[0] if reasons else None,
+    )
 
 
 _observers = threading.local()
@@ -129,7 +163,7 @@ class _GraphCompiler:
                 declined[str(error.node_name)] = why
                 continue
             warn_once(graph_plan.fallbacks)
-            self._report(graph_plan, name)
+            self._report(graph_plan, name, compiled)
             return compiled
 
     def _compile_plan(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
@@ -167,7 +201,7 @@ class _GraphCompiler:
         places = capture.saved_tensors(len(output.args[0]))
         return None if places is None else Saved(*places, capture.saved_tensors_are_seen)
 
-    def _report(self, graph_plan: Plan, name: GraphName) -> None:
+    def _report(self, graph_plan: Plan, name: GraphName, compiled: capture.Compiled) -> None:
         stack = getattr(_observers, "stack", ())
         if not stack:
             return
@@ -187,8 +221,12 @@ class _GraphCompiler:
             ),
             break_reason=self._break_reason,
         )
+        if isinstance(compiled, PartitionedGraph):
+            executables = compiled.graph_executables
+        else:
+            executables = (compiled,) if isinstance(compiled, GraphExecutable) else ()
         for observer in stack:
-            observer.graphs.append(report)
+            observer.seen.append((report, executables))
 
 
 def _unsupported(graph_plan: Plan) -> UnsupportedOpError:

@@ -127,7 +127,7 @@ class Chooser:
 
         Two threads may both be told to compile the same sizes: the caller's lock decides.
         """
-        candidate = self._candidate(sizes)
+        candidate = self.candidate(sizes)
         with self._lock:
             if any(self._may_exceed):
                 self._watch_growth(sizes)
@@ -158,7 +158,7 @@ class Chooser:
 
     def ran(self, sizes: Sizes, in_sizes: Sizes, seconds: float) -> None:
         """Account for a call of `sizes` that ran `seconds` in a program of `in_sizes`."""
-        candidate = self._candidate(sizes)
+        candidate = self.candidate(sizes)
         if candidate == in_sizes:
             return
         cost = self._cost(in_sizes)
@@ -176,7 +176,12 @@ class Chooser:
             return EXPECTED_COMPILE_SECONDS
         return self._compile_seconds / self._compiles
 
-    def _candidate(self, sizes: Sizes) -> Sizes:
+    def candidate(self, sizes: Sizes) -> Sizes:
+        """Return the bucket of a call of these sizes, compiled or not.
+
+        Raises:
+            OptionError: the policy gives no bucket for a size.
+        """
         found = []
         for size, dimension, policy in zip(sizes, self._dimensions, self._policies, strict=True):
             bucket = policy.bucket(size, dimension)

@@ -6,6 +6,8 @@ that has none compiles at exact shapes, one program for each binding of its symb
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import math
 import threading
 import time
@@ -25,7 +27,8 @@ from lowering.bucketing.call import NoPaddingRuleError
 from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.importer import PaddingPlan, padded_layout
 from lowering.mlir import module_bytecode
-from lowering.sizes import Bindings, bind, expression, placeholder_symbols
+from lowering.signature import read_signature
+from lowering.sizes import Bindings, Sizes, bind, expression, placeholder_symbols
 from lowering.source import source_line
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
@@ -33,7 +36,7 @@ from tpu_compile.framing import Fit, evaluator
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
-from tpu_compile.program import Program
+from tpu_compile.program import Program, output_of
 from tpu_compile.routing import Router, free_symbols
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.cache import ProgramCache, program_key
@@ -45,6 +48,14 @@ Dimensions = Callable[[Sequence[sympy.Expr]], list[Dimension]]
 
 # One at a time: a compile of XLA's uses every core.
 _BACKGROUND = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpu_compile")
+
+
+Collected = dict["GraphExecutable", list[tuple[int | float, ...]]]
+
+COLLECTED: contextvars.ContextVar[Collected | None] = contextvars.ContextVar(
+    "collected", default=None
+)
+"""While set, calls compute nothing: they note here which sizes each graph is called with."""
 
 
 def _nameless(symbols: Sequence[sympy.Expr]) -> list[Dimension]:
@@ -72,6 +83,7 @@ class Family:
     """By placeholder of the backward: the sizes of the atoms of each dim."""
     buckets: list[dict[sympy.Expr, int]] = field(default_factory=list)
     """The physical size of each symbol, for each program of the forward."""
+    backward: GraphExecutable | None = None
 
     def buckets_of(self, args: Sequence[Any]) -> dict[sympy.Expr, int] | None:
         """Return the buckets of the forward program that left padding in these arguments."""
@@ -87,6 +99,16 @@ class Family:
 
 def _physical_shape(dims: Sequence[Sequence[Any]], bounds: Bounds) -> tuple[int, ...]:
     return tuple([math.prod([bounds.bound(size) for size in dim]) for dim in dims])
+
+
+@dataclass(frozen=True)
+class PaddingReport:
+    """What of a graph is padded, for `explain`."""
+
+    dimensions: tuple[Dimension, ...]
+    buckets: tuple[tuple[int, ...], ...]
+    """One tuple a program, in the order of the dimensions."""
+    exact_reason: str | None
 
 
 class GraphExecutable:
@@ -130,6 +152,8 @@ class GraphExecutable:
         self._client = client
         self._family = Family() if family is None else family
         self._saved = saved
+        if name.kind == "backward":
+            self._family.backward = self
         nodes = list(graph_module.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         (self._output,) = [node for node in nodes if node.op == "output"]
@@ -139,6 +163,7 @@ class GraphExecutable:
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._padded: dict[tuple[int, ...], PaddedProgram] = {}
         self._lock = threading.Lock()
+        self._being_built: dict[tuple[int, ...], threading.Lock] = {}
         self._only: Program | None = None
         self.exact_reason: str | None = None
         """Why a graph with dynamic sizes runs at exact shapes; None if it does not."""
@@ -156,6 +181,9 @@ class GraphExecutable:
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Run the program for these arguments' sizes, compiling it if none fits."""
+        collected = COLLECTED.get()
+        if collected is not None:
+            return self._collect(collected, args)
         if self._only is not None:
             return self._only(args)
         bindings = bind(self._symbols, args)
@@ -166,12 +194,83 @@ class GraphExecutable:
                 return outputs
         if self._left_padded:
             args = self._without_padding(args, bindings)
+        return self._exact(sizes, bindings)(args)
+
+    def _exact(self, sizes: tuple[int | float, ...], bindings: Bindings) -> Program:
+        """Return the program for exactly these sizes, compiled if there is none."""
         program = self._programs.get(sizes)
         if program is None:
             with self._lock:
                 program = self._programs.get(sizes) or self._build(bindings)
                 self._programs[sizes] = program
-        return program(args)
+        return program
+
+    @property
+    def padding(self) -> PaddingReport:
+        """What is padded to what, now."""
+        router = self._router
+        return PaddingReport(
+            () if router is None else tuple(router.dimensions),
+            tuple(sorted(self._padded)),
+            self.exact_reason,
+        )
+
+    # --- ahead of calls -------------------------------------------------------------------------
+
+    def _collect(self, collected: Collected, args: Sequence[Any]) -> list[Any]:
+        """Note what a call of these sizes needs, and return zeros in place of the outputs."""
+        bindings = bind(self._symbols, args)
+        collected.setdefault(self, []).append(tuple(bindings.values()))
+        signature = read_signature(self._graph_module, Sizes(bindings))
+        zeros = [
+            torch.zeros(result.physical.shape, dtype=result.physical.dtype)
+            for result in signature.results
+        ]
+        return [output_of(output, zeros, args) for output in signature.outputs]
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Name and range of each size that is padded."""
+        return () if self._router is None else tuple(self._router.dimensions)
+
+    def programs_for(
+        self, sizes: tuple[int | float, ...], named: Mapping[str, Sequence[int]]
+    ) -> list[Callable[[], object]]:
+        """Return what compiles the programs for a call of `sizes`, and its backward's.
+
+        `named` has more sizes for some dimensions; all combinations are compiled.
+        """
+        if self._only is not None:
+            return []
+        router = self._router
+        if router is None:
+            bindings = dict(zip(self._exprs, sizes, strict=True))
+            return [lambda: self._exact(sizes, bindings)]
+        buckets = router.buckets_for(_whole(sizes), named)
+        jobs: list[Callable[[], object]] = [
+            functools.partial(self._ready, chosen) for chosen in buckets
+        ]
+        backward = self._family.backward
+        if backward is not None and backward is not self:
+            jobs += [functools.partial(backward.ready_after, self, chosen) for chosen in buckets]
+        return jobs
+
+    def _ready(self, chosen: tuple[int, ...]) -> None:
+        router = self._router
+        if router is None:
+            return
+        try:
+            self._have(router, chosen)
+        except NoPaddingRuleError as error:
+            self._become_exact(_reason(error))
+
+    def ready_after(self, forward: GraphExecutable, chosen: tuple[int, ...]) -> None:
+        """Compile the backward program for the sizes `chosen` of its forward."""
+        if forward._router is None or self._router is None:
+            return
+        mine = self._router.chosen(forward._router.buckets(chosen))
+        if mine is not None:
+            self._ready(mine)
 
     # --- padded ---------------------------------------------------------------------------------
 
@@ -241,6 +340,8 @@ class GraphExecutable:
         program = self._padded.get(chosen)
         if program is None:
             with self._lock:
+                lock = self._being_built.setdefault(chosen, threading.Lock())
+            with lock:
                 program = self._padded.get(chosen) or self._build_padded(router, chosen)
                 self._padded[chosen] = program
         return program

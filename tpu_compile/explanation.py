@@ -24,6 +24,16 @@ class Explanation:
 
     graphs: tuple[GraphReport, ...]
     compiles: tuple[CompileRecord, ...]
+    padded_elements: int = 0
+    """Elements of inputs that were padding, in this call."""
+    useful_elements: int = 0
+    """Elements of padded inputs that were data."""
+
+    @property
+    def waste(self) -> float:
+        """The share of the elements of padded inputs that were padding, from 0 to 1."""
+        total = self.padded_elements + self.useful_elements
+        return self.padded_elements / total if total else 0.0
 
     @property
     def graph_breaks(self) -> tuple[str, ...]:
@@ -41,14 +51,7 @@ class Explanation:
 
     def would_recompile(self) -> tuple[str, ...]:
         """Return what makes each graph compile again."""
-        reasons = []
-        for graph in self.graphs:
-            symbolic = [text for text in graph.inputs if any(c.isalpha() for c in _sizes(text))]
-            if symbolic:
-                reasons.append(f"{graph.name}: every new size of {', '.join(symbolic)}")
-            else:
-                reasons.append(f"{graph.name}: any change of an input's shape or dtype")
-        return tuple(reasons)
+        return tuple(f"{graph.name}: {_cause(graph)}" for graph in self.graphs)
 
     def to_json(self) -> str:
         """Return everything as a JSON object."""
@@ -68,7 +71,7 @@ class Explanation:
                 "graph_breaks": self.graph_breaks,
                 "compiles": [dataclasses.asdict(record) for record in self.compiles],
                 "would_recompile": self.would_recompile(),
-                "buckets": "exact",
+                "waste": self.waste,
             },
             indent=2,
         )
@@ -88,8 +91,26 @@ class Explanation:
         lines += [f"  graph break: {reason}" for reason in self.graph_breaks]
         lines += [f"  compiled {record}" for record in self.compiles]
         lines += [f"  would recompile: {reason}" for reason in self.would_recompile()]
-        lines.append("  buckets: none, every program is exact-shape")
+        for graph in self.graphs:
+            if graph.exact_reason is not None:
+                lines.append(f"  not padded: {graph.name}, for {graph.exact_reason}")
+            elif graph.buckets:
+                names = ", ".join(size.name or "a size" for size in graph.dynamic_sizes)
+                sizes = "; ".join(", ".join(map(str, bucket)) for bucket in graph.buckets)
+                lines.append(f"  padded: {graph.name}, ({names}) to {sizes}")
+        if self.padded_elements:
+            lines.append(f"  waste: {self.waste:.0%} of the elements of padded inputs")
         return "\n".join(lines)
+
+
+def _cause(graph: GraphReport) -> str:
+    if graph.exact_reason is None and graph.dynamic_sizes:
+        names = ", ".join(size.name or "a size" for size in graph.dynamic_sizes)
+        return f"sizes of {names} beyond the buckets compiled so far"
+    symbolic = [text for text in graph.inputs if any(c.isalpha() for c in _sizes(text))]
+    if symbolic:
+        return f"every new size of {', '.join(symbolic)}"
+    return "any change of an input's shape or dtype"
 
 
 def _sizes(text: str) -> str:
@@ -112,11 +133,17 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         # Dynamo reuses a graph only for the same backend object: a new one shows every graph.
         return backend.tpu(*captured, **settings)
 
-    before = len(stats().records)
+    before = stats()
     original = getattr(function, "_orig_mod", None) or innermost_fn(function)
     unlimited = torch._dynamo.config.patch(
         recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
     )
     with unlimited, backend.observe() as observer:
         torch.compile(original, backend=fresh_backend)(*args, **kwargs)
-    return Explanation(tuple(observer.graphs), stats().records[before:])
+    after = stats()
+    return Explanation(
+        observer.reports(),
+        after.records[len(before.records) :],
+        after.padded_elements - before.padded_elements,
+        after.useful_elements - before.useful_elements,
+    )

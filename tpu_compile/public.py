@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,48 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     from tpu_compile.explanation import explain as run
 
     return run(function, *args, **kwargs)
+
+
+def warmup(
+    function: Callable[..., Any],
+    examples: Iterable[Sequence[Any]],
+    *,
+    sizes: Mapping[str, Iterable[int]] | None = None,
+    threads: int | None = None,
+    progress: bool = True,
+) -> int:
+    """Compile, in parallel, the programs that calls like `examples` need; return how many.
+
+    `function` is called with each example, but nothing is computed: its graphs are captured,
+    their results are zeros, and tensors that they write to stay as they are. What `function` does
+    besides (printing, counting) it does. Calls of the same sizes compile nothing afterwards.
+
+    >>> import torch
+    >>> double = torch.compile(lambda x: x * 2, backend="tpu", dynamic=True)
+    >>> _ = warmup(double, [(torch.ones(5),)], sizes={"x.size(0)": range(2, 100)}, progress=False)
+    >>> from tpu_compile import expect_compiles
+    >>> with expect_compiles(0):
+    ...     [double(torch.ones(n)).sum().item() for n in (3, 50, 99)]
+    [6.0, 100.0, 198.0]
+
+    Args:
+        function: what `torch.compile(..., backend="tpu")` returned, or a function that calls such.
+            One that calls `backward()` has its backward graphs compiled; those of dynamic graphs
+            are in any case.
+        examples: tuples of arguments.
+        sizes: more sizes by the name of the dynamic dimension, as `explain` shows it (or
+            `shapes_spec` declares it). The buckets of all combinations are compiled, for each
+            graph that the examples reach.
+        threads: how many programs to compile at a time; as many as there are cores by default.
+        progress: show a progress bar on standard error.
+
+    Raises:
+        OptionError: `sizes` names a dimension that the graphs do not have.
+        CompilationError: XLA refused a program.
+    """
+    from tpu_compile.warming import warmup as run
+
+    return run(function, examples, sizes=sizes, threads=threads, progress=progress)
 
 
 def reset() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -69,6 +70,29 @@ class Router:
         if buckets is None or any(self._symbols[place] not in buckets for place in self._places):
             return None
         return tuple([buckets[self._symbols[place]] for place in self._places])
+
+    def buckets_for(
+        self, sizes: tuple[int, ...], named: Mapping[str, Sequence[int]]
+    ) -> list[tuple[int, ...]]:
+        """Return the buckets of these sizes, and of all combinations with `named` ones.
+
+        Each once, the largest first.
+        """
+        choices = [
+            named.get(dimension.name or "", [size])
+            for dimension, size in zip(self.dimensions, self._shaping(sizes), strict=True)
+        ]
+        # One dimension after the other, or 31 batches by 1023 lengths would be 31,713 candidates.
+        reduced = []
+        for position, wanted in enumerate(choices):
+            base = [sizes[0] for sizes in choices]
+            seen = {}
+            for size in wanted:
+                at = tuple([*base[:position], size, *base[position + 1 :]])
+                seen[self.chooser.candidate(at)[position]] = size
+            reduced.append(list(seen.values()))
+        found = {self.chooser.candidate(at) for at in itertools.product(*reduced)}
+        return sorted(found, key=self._cost, reverse=True)
 
     def _shaping(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple([sizes[place] for place in self._places])

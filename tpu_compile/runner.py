@@ -12,6 +12,7 @@ from torch import fx
 from lowering.sizes import SYMBOLIC, Sizes, bind, placeholder_symbols
 from lowering.subgraphs import op_name
 from tpu_compile.errors import FallbackWarning
+from tpu_compile.executable import GraphExecutable
 from tpu_compile.partition import EagerOp, Fallback, Part, Plan, SizedOp, resolve_arguments
 from tpu_compile.statistics import RECORDER
 
@@ -65,6 +66,12 @@ class PartitionedGraph:
         (output,) = [node for node in graph.nodes if node.op == "output"]
         self._outputs = output.args[0]
         self._last_use = _last_uses(plan, self._mutations, output)
+
+    @property
+    def graph_executables(self) -> tuple[GraphExecutable, ...]:
+        """The compiled parts of the graph."""
+        parts = self._executables.values()
+        return tuple([part for part in parts if isinstance(part, GraphExecutable)])
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Run every step; inputs are written to only after the last one."""
