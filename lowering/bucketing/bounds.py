@@ -77,8 +77,10 @@ class Bounds(Sizes):
             return low, high
         if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0 and lows[0] >= 0:
             return lows[0] ** int(expr.exp), highs[0] ** int(expr.exp)
-        if name in ("FloorDiv", "CleanDiv") and lows[0] >= 0 and lows[1] >= 0:
-            return lows[0] // max(highs[1], 1), highs[0] // max(lows[1], 1)
+        if name in ("FloorDiv", "CleanDiv") and lows[1] >= 0:
+            divisors = max(lows[1], 1), max(highs[1], 1)
+            ends = [end // divisor for end in (lows[0], highs[0]) for divisor in divisors]
+            return min(ends), max(ends)
         if name in ("Mod", "PythonMod") and lows[1] == highs[1] > 0:
             return 0, lows[1] - 1
         if name == "Max":

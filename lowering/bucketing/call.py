@@ -185,6 +185,10 @@ class Call:
         kwargs = {k: v for k, v in self._given.items() if k not in self._names[:count]}
         return self._run(args, kwargs)
 
+    def bound(self, size: Any) -> int:
+        """Return the physical size of a number or an expression."""
+        return int(self.ctx.sizes.bound(size))  # type: ignore[attr-defined]
+
     @property
     def result(self) -> TensorSpec:
         """Physical shape and dtype of the first result."""

@@ -156,22 +156,19 @@ def creates(call: Call) -> Outcome:
 
 
 def counted(call: Call) -> Outcome:
-    """`arange`: its end names the shape; a start that is dynamic is added at run time."""
-    call.names_shape("end", "start")
-    start, first = call.size("start"), call.value("start")
-    if isinstance(start, int | float) and not _is_dynamic_step(call):
+    """`arange`: its end names the shape; start and step may be dynamic if they are whole."""
+    call.names_shape("end", "start", "step")
+    start, step = call.size("start", 0), call.size("step", 1)
+    if isinstance(start, int | float) and isinstance(step, int | float):
         return call.run(), [call.plain()]
-    if _is_dynamic_step(call) or not is_integer(call.result.dtype):
-        raise call.decline("it counts by a dynamic step, or in fractions from a dynamic start")
-    call.replace("start", 0)
-    counts = call.run()
-    call.replace("start", first)
-    offset = call.sizes.number(start, call.result.dtype)
-    return stablehlo.add(counts, hlo.broadcast_to(offset, call.result.shape)), [call.plain()]
-
-
-def _is_dynamic_step(call: Call) -> bool:
-    return not isinstance(call.size("step", 1), int | float)
+    if not is_integer(call.result.dtype):
+        raise call.decline("it counts in fractions by a dynamic step or from a dynamic start")
+    dtype, shape = call.result.dtype, call.result.shape
+    start, step = (
+        hlo.broadcast_to(call.sizes.number(size, dtype), shape) for size in (start, step)
+    )
+    counts = hlo.iota(shape, 0, dtype)
+    return stablehlo.add(start, stablehlo.multiply(counts, step)), [call.plain()]
 
 
 def unpadded(call: Call) -> Outcome:

@@ -1,27 +1,18 @@
-"""The padding rules of views: what splits, merges, orders, cuts and joins dims."""
+"""The padding rules of views: what splits, merges, orders, adds and removes dims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
 
 from lowering import hlo
 from lowering.bucketing.atoms import (
     Dim,
     Layout,
-    dim_of,
     is_padded,
-    is_prefix,
-    logical_size,
     physical_size,
-    same_size,
     view,
 )
 from lowering.bucketing.call import Call, Outcome
-from lowering.bucketing.run_time import take_along
-from lowering.mlir import ir, stablehlo
 
 
 def reshaped(call: Call) -> Outcome:
@@ -114,122 +105,3 @@ def without_dims(call: Call) -> Outcome:
     dims = tuple([layout.dims[dim] for dim in kept])
     zeros = frozenset(kept.index(dim) for dim in layout.zeros if dim in kept)
     return hlo.reshape(call.value("self"), call.result.shape), [Layout(dims, zeros)]
-
-
-# --- cutting ----------------------------------------------------------------------------------
-
-
-def sliced(call: Call) -> Outcome:
-    """`self[start:end:step]` of one dim, with starts and ends that may be dynamic."""
-    layout = call.layout("self")
-    dim = call.value("dim", 0) % len(layout.dims)
-    source, size = layout.dims[dim], call.result_sizes()[dim]
-    step = call.value("step", 1)
-    start = _start(call, logical_size(source))
-    if same_size(logical_size(source), size) and step == 1:
-        return call.value("self"), [layout]
-    # Never moves the other dims; this one's real positions come first afterwards.
-    value, source = _prefixed(call, call.value("self"), layout, dim)
-    target = call.plain().dims[dim]
-    positions = _places(call, start, step, physical_size(target))
-    value = take_along(value, positions, dim)
-    dims = [*layout.dims[:dim], target, *layout.dims[dim + 1 :]]
-    return value, [Layout(tuple(dims), layout.zeros - {dim})]
-
-
-def _start(call: Call, size: Any) -> Any:
-    """Return where a slice of a dim of `size` starts: a number or an expression from 0 up."""
-    start = call.size("start")
-    if start is None:
-        return 0
-    if isinstance(start, int):
-        return start if start >= 0 else size + start
-    if start.is_nonnegative or start.is_positive:
-        return start
-    if start.is_negative:
-        return size + start
-    raise call.decline("nothing says whether its start counts from the front or the end")
-
-
-def _prefixed(call: Call, value: ir.Value, layout: Layout, dim: int) -> tuple[ir.Value, Dim]:
-    """Return `value` with the real positions of `dim` first, and that dim."""
-    source = layout.dims[dim]
-    if is_prefix(source):
-        return value, source
-    target = dim_of(logical_size(source), physical_size(source))
-    index = call.sizes.physical_index([source], call.sizes.linear_index([target]))
-    return take_along(value, index, dim), target
-
-
-def _places(call: Call, start: Any, step: int, count: int) -> ir.Value:
-    places = hlo.iota([count], 0)
-    if step != 1:
-        places = stablehlo.multiply(places, hlo.full([count], torch.int32, step))
-    first = hlo.broadcast_to(call.sizes.number(start), [count])
-    return stablehlo.add(places, first)
-
-
-def selected(call: Call) -> Outcome:
-    """`self[index]` of one dim, counted from the real end where negative."""
-    layout = call.layout("self")
-    rank = len(layout.dims)
-    dim = call.value("dim") % rank
-    source = layout.dims[dim]
-    index = call.size("index")
-    if isinstance(index, int) and index < 0:
-        index = logical_size(source) + index
-    elif not isinstance(index, int) and not index.is_nonnegative:
-        raise call.decline("nothing says whether its index counts from the front or the end")
-    value, _ = _prefixed(call, call.value("self"), layout, dim)
-    place = call.sizes.number(index)
-    kept = [position for position in range(rank) if position != dim]
-    return hlo.dynamic_index(value, place, dim), [reordered(layout, kept)]
-
-
-# --- joining ----------------------------------------------------------------------------------
-
-
-def joined(call: Call) -> Outcome:
-    """Tensors one after the other along a dim, each at the real end of the one before."""
-    layouts = [layout for layout in call.layouts("tensors") if layout is not None]
-    values = list(call.value("tensors"))
-    # torch lets a 1-d tensor of size 0 be joined to anything.
-    rank = len(call.result_sizes())
-    pieces = [(v, lay) for v, lay in zip(values, layouts, strict=True) if len(lay.dims) == rank]
-    dim = call.value("dim", 0) % rank
-    dims = pieces[0][1].dims
-    target = call.plain().dims[dim]
-    values = []
-    for value, layout in pieces:
-        wanted = [layout.dims[dim] if position == dim else d for position, d in enumerate(dims)]
-        value = call.sizes.relayout(value, layout.dims, wanted)
-        values.append(_prefixed(call, value, Layout(tuple(wanted)), dim)[0])
-    sizes = [logical_size(layout.dims[dim]) for _, layout in pieces]
-    value = _laid_in(call, values, sizes, dim, physical_size(target))
-    result = [target if position == dim else d for position, d in enumerate(dims)]
-    return value, [Layout(tuple(result))]
-
-
-def _laid_in(
-    call: Call, values: Sequence[ir.Value], sizes: Sequence[Any], dim: int, extent: int
-) -> ir.Value:
-    """Return the pieces one after the other in a dim of `extent` positions."""
-    shapes = [list(value.type.shape) for value in values]
-    dtype = call.result.dtype
-    values = [hlo.convert(value, dtype) for value in values]
-    if all(isinstance(size, int) for size in sizes[:-1]):
-        whole = hlo.concatenate(values, dim)
-        return hlo.resized(whole, extent, dim)
-    # A padded piece may reach beyond the end of the result, where XLA would move it. The padding
-    # of a piece is overwritten by the next.
-    padded = [shape[dim] for shape, size in zip(shapes, sizes, strict=True) if size != shape[dim]]
-    room = extent + max(padded[1:] if sizes[0] != shapes[0][dim] else padded, default=0)
-    total = hlo.resized(values[0], room, dim)
-    offset = sizes[0]
-    zero = hlo.scalar(0, torch.int32)
-    for value, size in zip(values[1:], sizes[1:], strict=True):
-        start = call.sizes.number(offset)
-        starts = [start if position == dim else zero for position in range(len(shapes[0]))]
-        total = stablehlo.dynamic_update_slice(total, value, starts)
-        offset = offset + size
-    return hlo.slice_in_dim(total, 0, extent, dim=dim)

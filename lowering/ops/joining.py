@@ -8,13 +8,20 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
-from lowering.bucketing.views import joined
+from lowering.bucketing.joining import (
+    diagonal_written,
+    flipped,
+    joined,
+    repeated,
+    rolled,
+    slice_written,
+)
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import write_at
 from lowering.mlir import ir, stablehlo
 from lowering.ops.views import slice_bounds
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -38,7 +45,7 @@ def cat(ctx: LoweringContext, tensors: Sequence[ir.Value], dim: int = 0) -> ir.V
     return hlo.concatenate(pieces, dim)
 
 
-@lowering(aten.repeat.default, padding=Padding.INDEXED)
+@lowering(aten.repeat.default, padding=repeated)
 def repeat(ctx: LoweringContext, operand: ir.Value, repeats: Sequence[int]) -> ir.Value:
     """`operand` laid side by side `repeats[i]` times along result dim `i`; new dims come first."""
     shape = spec_of(operand).shape
@@ -51,7 +58,7 @@ def repeat(ctx: LoweringContext, operand: ir.Value, repeats: Sequence[int]) -> i
     return hlo.reshape(spread, ctx.result.shape)
 
 
-@lowering(aten.flip.default, padding=Padding.INDEXED)
+@lowering(aten.flip.default, padding=flipped)
 def flip(ctx: LoweringContext, operand: ir.Value, dims: Sequence[int]) -> ir.Value:
     """`operand` with the order along `dims` reversed; any dtype."""
     rank = spec_of(operand).rank
@@ -60,7 +67,7 @@ def flip(ctx: LoweringContext, operand: ir.Value, dims: Sequence[int]) -> ir.Val
     return stablehlo.reverse(operand, [dim % rank for dim in dims])
 
 
-@lowering(aten.roll.default, padding=Padding.INDEXED)
+@lowering(aten.roll.default, padding=rolled)
 def roll(
     ctx: LoweringContext, operand: ir.Value, shifts: Sequence[int], dims: Sequence[int] = ()
 ) -> ir.Value:
@@ -88,7 +95,7 @@ def _roll(operand: ir.Value, shift: int, dim: int) -> ir.Value:
 # --- writing a block -----------------------------------------------------------------------------
 
 
-@lowering(aten.slice_scatter.default, padding=Padding.INDEXED)
+@lowering(aten.slice_scatter.default, padding=slice_written)
 def slice_scatter(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -119,7 +126,7 @@ def slice_scatter(
     return hlo.select(written, spread, operand)
 
 
-@lowering(aten.diagonal_scatter.default, padding=Padding.INDEXED)
+@lowering(aten.diagonal_scatter.default, padding=diagonal_written)
 def diagonal_scatter(
     ctx: LoweringContext,
     operand: ir.Value,

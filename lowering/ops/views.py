@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from lowering import hlo
-from lowering.bucketing.views import (
-    expanded,
-    permuted,
-    reshaped,
+from lowering.bucketing.cutting import (
+    diagonal_taken,
+    narrowed,
     selected,
     sliced,
-    with_dim,
-    without_dims,
+    split,
+    unbound,
+    windowed,
 )
+from lowering.bucketing.views import expanded, permuted, reshaped, with_dim, without_dims
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import take
@@ -116,7 +117,7 @@ def slice_(
     return hlo.slice_in_dim(operand, start, end, step, dim=dim)
 
 
-@lowering(aten.narrow_copy.default, padding=Padding.INDEXED)
+@lowering(aten.narrow_copy.default, padding=narrowed)
 def narrow(ctx: LoweringContext, operand: ir.Value, dim: int, start: int, length: int) -> ir.Value:
     """`operand[..., start:start + length, ...]` along `dim`; negative `start` from the end."""
     spec = spec_of(operand)
@@ -125,7 +126,7 @@ def narrow(ctx: LoweringContext, operand: ir.Value, dim: int, start: int, length
     return hlo.slice_in_dim(operand, start, start + length, dim=dim)
 
 
-@lowering(aten.split_with_sizes.default, padding=Padding.INDEXED)
+@lowering(aten.split_with_sizes.default, padding=split)
 def split_with_sizes(
     ctx: LoweringContext, operand: ir.Value, split_sizes: Sequence[int], dim: int = 0
 ) -> tuple[ir.Value, ...]:
@@ -141,7 +142,7 @@ def _pieces(operand: ir.Value, sizes: Sequence[int], dim: int) -> tuple[ir.Value
     return tuple(pieces)
 
 
-@lowering(aten.split_copy.Tensor, padding=Padding.INDEXED)
+@lowering(aten.split_copy.Tensor, padding=split)
 def split_copy(
     ctx: LoweringContext, operand: ir.Value, split_size: int, dim: int = 0
 ) -> tuple[ir.Value, ...]:
@@ -151,7 +152,7 @@ def split_copy(
     return _pieces(operand, sizes, dim)
 
 
-@lowering(aten.unbind_copy.int, padding=Padding.INDEXED)
+@lowering(aten.unbind_copy.int, padding=unbound)
 def unbind_copy(ctx: LoweringContext, operand: ir.Value, dim: int = 0) -> tuple[ir.Value, ...]:
     """Every position of `dim` as a tensor of its own."""
     spec = spec_of(operand)
@@ -163,7 +164,7 @@ def unbind_copy(ctx: LoweringContext, operand: ir.Value, dim: int = 0) -> tuple[
     )
 
 
-@lowering(aten.diagonal.default, padding=Padding.INDEXED)
+@lowering(aten.diagonal.default, padding=diagonal_taken)
 def diagonal(
     ctx: LoweringContext, operand: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> ir.Value:
@@ -185,7 +186,7 @@ def diagonal(
     return hlo.slice_in_dim(operand, 0, length * length, length + 1, dim=len(rest))
 
 
-@lowering(aten.unfold.default, padding=Padding.INDEXED)
+@lowering(aten.unfold.default, padding=windowed)
 def unfold(
     ctx: LoweringContext, operand: ir.Value, dimension: int, size: int, step: int
 ) -> ir.Value:
