@@ -54,6 +54,8 @@ class LoweringContext:
         self._specs: dict[fx.Node, tuple[TensorSpec | None, ...]] = {}
         self._rng_key: ir.Value | None = None
         self._rng_uses = 0
+        self.element_index: ir.Value | None = None
+        """What numbers the elements that a random op draws (ui32, of their shape), if padded."""
 
     # --- the node ---------------------------------------------------------------------------
 
@@ -225,6 +227,15 @@ class LoweringContext:
             yield
         finally:
             self._rng_key, self._rng_uses = before
+
+    @contextlib.contextmanager
+    def with_element_index(self, index: ir.Value) -> Iterator[None]:
+        """Number the elements of random ops by `index` within the block, whatever their place."""
+        before, self.element_index = self.element_index, index
+        try:
+            yield
+        finally:
+            self.element_index = before
 
 
 @functools.cache

@@ -60,6 +60,7 @@ class Source:
     def __init__(self, ctx: LoweringContext) -> None:
         self._ctx = ctx
         self._key, self._number = ctx.rng_key()
+        self._index = ctx.element_index
 
     def words(self, shape: Sequence[int], stream: int = 0) -> tuple[ir.Value, ir.Value]:
         """Return two independent words (ui32) for each position of `shape`.
@@ -72,7 +73,8 @@ class Source:
         if math.prod(shape) > MOST_ELEMENTS:
             raise self._ctx.unsupported("it draws more than 2**32 random numbers at once")
         draw = hlo.full(shape, torch.uint32, self._number << STREAM_BITS | stream)
-        return self._words(linear_index(shape, torch.uint32), draw)
+        index = linear_index(shape, torch.uint32) if self._index is None else self._index
+        return self._words(index, draw)
 
     def _words(self, index: ir.Value, draw: ir.Value) -> tuple[ir.Value, ir.Value]:
         shape = spec_of(index).shape
@@ -87,11 +89,16 @@ class Source:
         """The key (ui32[2]), for a loop to carry into its body."""
         return self._key
 
-    def for_round(self, key: ir.Value, number: ir.Value) -> Source:
+    @property
+    def given_index(self) -> list[ir.Value]:
+        """The index of each element, for a loop to carry, unless it follows from the shape."""
+        return [] if self._index is None else [self._index]
+
+    def for_round(self, key: ir.Value, number: ir.Value, index: Sequence[ir.Value] = ()) -> Source:
         """Return a source that no other round of a loop has; `number` is the round's, 0-d ui32.
 
-        `key` is this source's, as the loop carries it. Its key is drawn from stream 3, which the
-        op must not use otherwise.
+        `key` and `index` (`given_index`) are this source's, as the loop carries them. Its key is
+        drawn from stream 3, which the op must not use otherwise.
         """
         outer, inner = copy.copy(self), copy.copy(self)
         outer._key = key
@@ -99,6 +106,7 @@ class Source:
         words = outer._words(hlo.reshape(number, ()), draw)
         inner._key = hlo.concatenate([hlo.reshape(word, (1,)) for word in words], 0)
         inner._number = 0
+        inner._index = index[0] if index else None
         return inner
 
 
@@ -202,6 +210,19 @@ def below(words: tuple[ir.Value, ir.Value], count: int) -> ir.Value:
     carried = stablehlo.shift_right_logical(stablehlo.multiply(second, factor), shift)
     total = stablehlo.add(stablehlo.multiply(first, factor), carried)
     return stablehlo.shift_right_logical(total, shift)
+
+
+def below_run_time(words: tuple[ir.Value, ir.Value], count: ir.Value) -> ir.Value:
+    """Return the integers of `below` as ui64 for a 0-d `count` (ui64) of at most 2**32."""
+    first, second = (hlo.convert(word, torch.uint64) for word in words)
+    factor = hlo.broadcast_to(count, spec_of(first).shape)
+    shift = hlo.full_like(first, 32)
+    total = stablehlo.multiply(first, factor)
+    carried = stablehlo.shift_right_logical(stablehlo.multiply(second, factor), shift)
+    # Small counts take 32 random bits, as in `below`.
+    small = hlo.compare(factor, hlo.full_like(factor, 2**16), "LE")
+    carried = hlo.select(small, hlo.full_like(carried, 0), carried)
+    return stablehlo.shift_right_logical(stablehlo.add(total, carried), shift)
 
 
 def chance(words: tuple[ir.Value, ir.Value], probability: float) -> ir.Value:

@@ -1,12 +1,17 @@
-"""The padding rules of softmax and of normalizations over static dims."""
+"""The padding rules of softmax and of normalizations: statistics are taken over real positions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from lowering.bucketing.atoms import Layout, is_padded
+from lowering.bucketing.atoms import Dim, Layout, dim_of, is_padded, physical_size, static_layout
 from lowering.bucketing.call import Call, Fill, Outcome
-from lowering.bucketing.rules import aligned, results
+from lowering.bucketing.moments import counts_real
+from lowering.bucketing.rules import aligned, matched, results
+
+_BY_BATCH = (torch.ops.aten._batch_norm_with_update_functional.default,)
 
 _WEIGHTS = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
 
@@ -34,15 +39,65 @@ def softmax_backward(call: Call) -> Outcome:
 
 
 def layer_normalized(call: Call) -> Outcome:
-    """Layer norm over trailing static dims: every row by itself."""
+    """Layer norm over trailing dims: every row by itself."""
     layout = call.layout("input")
-    count = len(call.value("normalized_shape"))
-    kept = len(layout.dims) - count
-    if any(is_padded(dim) for dim in layout.dims[kept:]):
-        raise call.decline("it normalizes over a padded dim")
+    kept = len(layout.dims) - len(call.value("normalized_shape"))
+    call.names_shape("normalized_shape")
+    for name in ("weight", "bias"):
+        if call.value(name) is not None:
+            call.replace(name, matched(call, call.value(name), call.layout(name), layout.dims))
+    counts_real(call, layout, range(kept, len(layout.dims)))
+    return _normalized(call, layout, [*layout.dims[:kept], *[()] * (len(layout.dims) - kept)])
+
+
+def _normalized(call: Call, layout: Layout, moments: Sequence[Dim]) -> Outcome:
+    """Return an outcome of a normalized operand, a mean and a deviation."""
+    layouts = [None if s is None else Layout(tuple(moments)) for s in call.ctx.specs(call.node)]
+    layouts[0] = Layout(layout.dims)
+    return call.run(), layouts
+
+
+def group_normalized(call: Call) -> Outcome:
+    """Group norm: the statistics of each group of channels, over real positions."""
+    layout = call.layout("input")
+    batch, channels, *spatial = layout.dims
+    if is_padded(channels):
+        raise call.decline("its channels are a dynamic dim")
+    call.names_shape("N", "C", "HxW")
+    positions = tuple([atom for dim in spatial for atom in dim])
+    count = call.size("group")
+    call.replace("N", physical_size(batch))
+    call.replace("HxW", physical_size(positions))
+    within = physical_size(channels) // count
+    groups = dim_of(count, count)
+    grouped = Layout((batch, groups, dim_of(within, within), positions))
+    counts_real(call, grouped, [2, 3])
+    return _normalized(call, layout, [batch, groups])
+
+
+def weight_norm_backward(call: Call) -> Outcome:
+    """The gradients of weight norm, whose sums run over every dim but one."""
+    direction = Layout(call.layout("saved_v").dims)
+    dim = call.value("dim") % len(direction.dims)
+    magnitude = [own if i == dim else () for i, own in enumerate(direction.dims)]
+    others = [other for other in range(len(direction.dims)) if other != dim]
+    for name, dims in (("grad_w", direction.dims), ("saved_g", magnitude), ("saved_norms", magnitude)):
+        call.replace(name, matched(call, call.value(name), call.layout(name), dims))
+    # Both, as a product with what is not a number is none either.
+    for name in ("grad_w", "saved_v"):
+        call.replace(name, call.hidden(call.value(name), direction, others, 0))
+    return call.run(), [direction, Layout(tuple(magnitude))]
+
+
+def batch_normalized(call: Call) -> Outcome:
+    """Batch norm by the statistics of the batch (over real positions) or by given ones."""
+    layout = call.layout("input")
+    if is_padded(layout.dims[1]):
+        raise call.decline("its channels are a dynamic dim")
+    by_batch = call.node.target in _BY_BATCH or call.value("training", False)
+    if by_batch:
+        counts_real(call, layout, [0, *range(2, len(layout.dims))])
     specs = call.ctx.specs(call.node)
-    whole = Layout(layout.dims)
-    moments = Layout((*layout.dims[:kept], *[()] * count))
-    layouts = [None if s is None else moments for s in specs]
-    layouts[0] = whole
+    layouts = [None if spec is None else static_layout(spec.shape) for spec in specs]
+    layouts[0] = Layout(layout.dims)
     return call.run(), layouts

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.moments import RealCount
+from lowering.bucketing.normalizations import batch_normalized
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
@@ -23,7 +25,7 @@ from lowering.ops.normalization import (
     scale_and_shift,
     statistics,
 )
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -34,11 +36,12 @@ def _by_batch(
     weight: ir.Value | None,
     bias: ir.Value | None,
     epsilon: float,
+    real: RealCount | None,
 ) -> tuple[NormResults, Statistics]:
     """Return (normalized, mean, 1 / deviation) by the batch's own statistics, and those."""
     spec = spec_of(operand)
     wide = hlo.convert(operand, accumulation_dtype(spec.dtype))
-    found = statistics(wide, [0, *range(2, spec.rank)])
+    found = statistics(wide, [0, *range(2, spec.rank)], real)
     rstd = reciprocal_deviation(found.variance, epsilon)
     normal = scale_and_shift(found.centered, rstd, None, [1])
     normal = scale_and_shift(normal, weight, bias, [1])
@@ -79,9 +82,8 @@ def _updated(
     momentum: float,
 ) -> tuple[ir.Value, ir.Value]:
     """Return the new running statistics, results `index` and `index + 1` of the node."""
-    freedom = hlo.full_like(found.variance, found.size - 1)
-    size = hlo.full_like(found.variance, found.size)
-    unbiased = stablehlo.divide(stablehlo.multiply(found.variance, size), freedom)
+    freedom = stablehlo.subtract(found.size, hlo.full_like(found.size, 1))
+    unbiased = stablehlo.divide(stablehlo.multiply(found.variance, found.size), freedom)
     new = []
     for slot, old, value in ((0, running_mean, found.mean), (1, running_var, unbiased)):
         dtype = spec_of(value).dtype
@@ -91,7 +93,7 @@ def _updated(
     return new[0], new[1]
 
 
-@lowering(aten._native_batch_norm_legit_functional.default, padding=Padding.MASKED)
+@lowering(aten._native_batch_norm_legit_functional.default, padding=batch_normalized)
 def native_batch_norm_legit_functional(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -102,19 +104,20 @@ def native_batch_norm_legit_functional(
     training: bool,
     momentum: float,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> tuple[ir.Value, ...]:
     """Operand normalized by its own statistics, those (mean, 1 / deviation), new running ones.
 
     Not in training: normalized by the running statistics, which come back as they are.
     """
     if training:
-        results, found = _by_batch(ctx, operand, weight, bias, epsilon)
+        results, found = _by_batch(ctx, operand, weight, bias, epsilon, real)
         return *results, *_updated(ctx, 3, running_mean, running_var, found, momentum)
     results = _by_running(ctx, operand, weight, bias, running_mean, running_var, epsilon)
     return *results, as_result(ctx, 3, running_mean), as_result(ctx, 4, running_var)
 
 
-@lowering(aten._native_batch_norm_legit_no_training.default, padding=Padding.FLOWS)
+@lowering(aten._native_batch_norm_legit_no_training.default, padding=batch_normalized)
 def native_batch_norm_legit_no_training(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -129,7 +132,7 @@ def native_batch_norm_legit_no_training(
     return _by_running(ctx, operand, weight, bias, running_mean, running_var, epsilon)
 
 
-@lowering(aten._native_batch_norm_legit.no_stats, padding=Padding.MASKED)
+@lowering(aten._native_batch_norm_legit.no_stats, padding=batch_normalized)
 def native_batch_norm_legit_no_stats(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -138,14 +141,15 @@ def native_batch_norm_legit_no_stats(
     training: bool,
     momentum: float,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> NormResults:
     """Operand normalized by its own statistics; mean; 1 / deviation."""
     if not training:
         raise ctx.unsupported("it normalizes by running statistics, which are missing")
-    return _by_batch(ctx, operand, weight, bias, epsilon)[0]
+    return _by_batch(ctx, operand, weight, bias, epsilon, real)[0]
 
 
-@lowering(aten._batch_norm_with_update_functional.default, padding=Padding.MASKED)
+@lowering(aten._batch_norm_with_update_functional.default, padding=batch_normalized)
 def batch_norm_with_update_functional(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -155,14 +159,15 @@ def batch_norm_with_update_functional(
     running_var: ir.Value,
     momentum: float,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> tuple[ir.Value, ...]:
     """Operand normalized by its own statistics, those, an empty reserve, new running ones."""
-    results, found = _by_batch(ctx, operand, weight, bias, epsilon)
+    results, found = _by_batch(ctx, operand, weight, bias, epsilon, real)
     new = _updated(ctx, 4, running_mean, running_var, found, momentum)
     return *results, empty_result(ctx, 3), *new
 
 
-@lowering(aten._batch_norm_no_update.default, padding=Padding.MASKED)
+@lowering(aten._batch_norm_no_update.default, padding=batch_normalized)
 def batch_norm_no_update(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -189,7 +194,7 @@ def _mutates(node: fx.Node) -> str | None:
     return None
 
 
-@lowering(aten.native_batch_norm.default, padding=Padding.MASKED, check=_mutates)
+@lowering(aten.native_batch_norm.default, padding=batch_normalized, check=_mutates)
 def native_batch_norm(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -200,11 +205,12 @@ def native_batch_norm(
     training: bool,
     momentum: float,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> NormResults:
     """Operand normalized by its own statistics in training, else by the running ones."""
     reason = _mutates(ctx.node)
     if reason is not None:
         raise ctx.unsupported(reason)
     if running_mean is None or running_var is None:
-        return _by_batch(ctx, operand, weight, bias, epsilon)[0]
+        return _by_batch(ctx, operand, weight, bias, epsilon, real)[0]
     return _by_running(ctx, operand, weight, bias, running_mean, running_var, epsilon)

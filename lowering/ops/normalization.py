@@ -13,12 +13,18 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
-from lowering.bucketing.normalizations import layer_normalized, softmaxed
+from lowering.bucketing.moments import RealCount
+from lowering.bucketing.normalizations import (
+    group_normalized,
+    layer_normalized,
+    softmaxed,
+    weight_norm_backward,
+)
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -72,30 +78,35 @@ def _along(reduced: ir.Value, operand: ir.Value, dim: int) -> ir.Value:
 
 
 class Statistics(NamedTuple):
-    """Mean and biased variance over some dims, their size, and the operand less its mean."""
+    """Mean and biased variance over some dims, their size, and the operand less its mean.
+
+    The size is how many elements each was taken of; all but the last lack these dims.
+    """
 
     mean: ir.Value
     variance: ir.Value
-    size: int
+    size: ir.Value
     centered: ir.Value
 
 
-def statistics(operand: ir.Value, dims: Sequence[int]) -> Statistics:
-    """Return the statistics of `operand` over `dims`, which mean and variance lack.
+def statistics(
+    operand: ir.Value, dims: Sequence[int], real: RealCount | None = None
+) -> Statistics:
+    """Return the statistics of `operand` (of its `real` elements) over `dims`.
 
     Over nothing the mean is 0 and the variance NaN, as in eager.
     """
     shape = spec_of(operand).shape
     count = math.prod(shape[dim] for dim in dims)
     kept = [dim for dim in range(len(shape)) if dim not in dims]
-    mean = _divided(hlo.reduce_sum(operand, dims), max(count, 1))
+    total = hlo.reduce_sum(operand if real is None else real.hidden(operand), dims)
+    size = hlo.full_like(total, count) if real is None else real.number(total)
+    mean = stablehlo.divide(total, stablehlo.maximum(size, hlo.full_like(size, 1)))
     centered = stablehlo.subtract(operand, hlo.broadcast_in_dim(mean, shape, kept))
+    if real is not None:
+        centered = real.hidden(centered)
     squares = hlo.reduce_sum(stablehlo.multiply(centered, centered), dims)
-    return Statistics(mean, _divided(squares, count), count, centered)
-
-
-def _divided(operand: ir.Value, count: int) -> ir.Value:
-    return stablehlo.divide(operand, hlo.full_like(operand, count))
+    return Statistics(mean, stablehlo.divide(squares, size), size, centered)
 
 
 def reciprocal_deviation(variance: ir.Value, epsilon: float) -> ir.Value:
@@ -145,6 +156,7 @@ def native_layer_norm(
     weight: ir.Value | None,
     bias: ir.Value | None,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> NormResults:
     """Operand normalized over its last dims, scaled and shifted; mean; 1 / deviation.
 
@@ -153,14 +165,14 @@ def native_layer_norm(
     spec = spec_of(operand)
     lead = spec.rank - len(normalized_shape)
     dims = list(range(lead, spec.rank))
-    found = statistics(hlo.convert(operand, accumulation_dtype(spec.dtype)), dims)
+    found = statistics(hlo.convert(operand, accumulation_dtype(spec.dtype)), dims, real)
     rstd = reciprocal_deviation(found.variance, epsilon)
     normal = stablehlo.multiply(found.centered, hlo.broadcast_in_dim(rstd, spec.shape, range(lead)))
     scaled = scale_and_shift(normal, weight, bias, dims)
     return as_result(ctx, 0, scaled), as_result(ctx, 1, found.mean), as_result(ctx, 2, rstd)
 
 
-@lowering(aten.native_group_norm.default, padding=Padding.MASKED)
+@lowering(aten.native_group_norm.default, padding=group_normalized)
 def native_group_norm(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -171,6 +183,7 @@ def native_group_norm(
     positions: int,
     groups: int,
     epsilon: float,
+    real: RealCount | None = None,
 ) -> NormResults:
     """Operand normalized over each group of channels; mean and 1 / deviation `[batch, groups]`.
 
@@ -179,7 +192,7 @@ def native_group_norm(
     spec = spec_of(operand)
     shape = [batch, groups, channels // groups, positions]
     wide = hlo.convert(hlo.reshape(operand, shape), accumulation_dtype(spec.dtype))
-    found = statistics(wide, [2, 3])
+    found = statistics(wide, [2, 3], real)
     rstd = reciprocal_deviation(found.variance, epsilon)
     normal = stablehlo.multiply(found.centered, hlo.broadcast_in_dim(rstd, shape, [0, 1]))
     scaled = scale_and_shift(hlo.reshape(normal, spec.shape), weight, bias, [1])
@@ -189,7 +202,7 @@ def native_group_norm(
 # --- weight norm ---------------------------------------------------------------------------------
 
 
-@lowering(aten._weight_norm_interface_backward.default, padding=Padding.MASKED)
+@lowering(aten._weight_norm_interface_backward.default, padding=weight_norm_backward)
 def weight_norm_interface_backward(
     ctx: LoweringContext,
     grad: ir.Value,

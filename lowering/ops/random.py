@@ -13,13 +13,15 @@ from typing import Any
 import torch
 
 from lowering import hlo
+from lowering.bucketing.randomness import draws, draws_integers
 from lowering.context import LoweringContext
 from lowering.dtypes import real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 from lowering.threefry import (
     Source,
     below,
+    below_run_time,
     mantissa_digits,
     normal_pair,
     open_interval,
@@ -29,6 +31,9 @@ from lowering.threefry import (
 )
 
 aten = torch.ops.aten
+
+Bound = int | ir.Value
+"""A bound of integers: a number, or a 0-d value where it is a dynamic size."""
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
@@ -45,7 +50,7 @@ def _shifted(operand: ir.Value, factor: float, offset: float) -> ir.Value:
 # --- uniform -------------------------------------------------------------------------------------
 
 
-@lowering(aten.rand.default, aten.rand_like.default, padding=Padding.INDEXED)
+@lowering(aten.rand.default, aten.rand_like.default, padding=draws)
 def rand(ctx: LoweringContext, *args: Any, dtype: torch.dtype | None = None) -> ir.Value:
     """Uniform in [0, 1), in steps of the dtype's precision; both parts of complex numbers."""
     return _uniform(ctx)
@@ -61,7 +66,7 @@ def _uniform(ctx: LoweringContext) -> ir.Value:
     return stablehlo.complex(number, unit_interval(source.words(shape, stream=1), parts))
 
 
-@lowering(aten.uniform.default, padding=Padding.INDEXED)
+@lowering(aten.uniform.default, padding=draws)
 def uniform(
     ctx: LoweringContext, operand: ir.Value, low: float = 0.0, high: float = 1.0
 ) -> ir.Value:
@@ -70,7 +75,7 @@ def uniform(
     return hlo.convert(_shifted(number, high - low, low), ctx.result.dtype)
 
 
-@lowering(aten.rrelu_with_noise_functional.default, padding=Padding.INDEXED)
+@lowering(aten.rrelu_with_noise_functional.default, padding=draws)
 def rrelu_with_noise(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -108,13 +113,13 @@ def _normal(ctx: LoweringContext) -> ir.Value:
     return stablehlo.complex(*(scaled(part, math.sqrt(0.5)) for part in (first, second)))
 
 
-@lowering(aten.randn.default, aten.randn_like.default, padding=Padding.INDEXED)
+@lowering(aten.randn.default, aten.randn_like.default, padding=draws)
 def randn(ctx: LoweringContext, *args: Any, dtype: torch.dtype | None = None) -> ir.Value:
     """Standard normal numbers; complex ones have variance 1 in all."""
     return hlo.convert(_normal(ctx), ctx.result.dtype)
 
 
-@lowering(aten.normal_functional.default, padding=Padding.INDEXED)
+@lowering(aten.normal_functional.default, padding=draws)
 def normal_functional(
     ctx: LoweringContext, operand: ir.Value, mean: float = 0.0, std: float = 1.0
 ) -> ir.Value:
@@ -122,7 +127,7 @@ def normal_functional(
     return hlo.convert(_shifted(_normal(ctx), std, mean), ctx.result.dtype)
 
 
-@lowering(aten.normal.float_float, padding=Padding.INDEXED)
+@lowering(aten.normal.float_float, padding=draws)
 def normal_filled(
     ctx: LoweringContext,
     mean: float,
@@ -139,7 +144,7 @@ def normal_filled(
     aten.normal.Tensor_float,
     aten.normal.float_Tensor,
     aten.normal.Tensor_Tensor,
-    padding=Padding.INDEXED,
+    padding=draws,
 )
 def normal(ctx: LoweringContext, mean: ir.Value | float, std: ir.Value | float = 1.0) -> ir.Value:
     """Normal numbers whose mean and standard deviation are given element by element."""
@@ -149,7 +154,7 @@ def normal(ctx: LoweringContext, mean: ir.Value | float, std: ir.Value | float =
     return hlo.convert(stablehlo.add(stablehlo.multiply(number, std), mean), ctx.result.dtype)
 
 
-@lowering(aten.log_normal.default, padding=Padding.INDEXED)
+@lowering(aten.log_normal.default, padding=draws)
 def log_normal(
     ctx: LoweringContext, operand: ir.Value, mean: float = 1.0, std: float = 2.0
 ) -> ir.Value:
@@ -160,7 +165,7 @@ def log_normal(
 # --- other continuous distributions --------------------------------------------------------------
 
 
-@lowering(aten.exponential.default, padding=Padding.INDEXED)
+@lowering(aten.exponential.default, padding=draws)
 def exponential(ctx: LoweringContext, operand: ir.Value, lambd: float = 1.0) -> ir.Value:
     """Exponential numbers of rate `lambd`, with the shape and dtype of `operand`."""
     shape, dtype = ctx.result
@@ -168,7 +173,7 @@ def exponential(ctx: LoweringContext, operand: ir.Value, lambd: float = 1.0) -> 
     return hlo.convert(stablehlo.divide(number, hlo.full_like(number, lambd)), dtype)
 
 
-@lowering(aten.cauchy.default, padding=Padding.INDEXED)
+@lowering(aten.cauchy.default, padding=draws)
 def cauchy(
     ctx: LoweringContext, operand: ir.Value, median: float = 0.0, sigma: float = 1.0
 ) -> ir.Value:
@@ -179,7 +184,7 @@ def cauchy(
     return hlo.convert(_shifted(stablehlo.tan(scaled(centred, math.pi)), sigma, median), dtype)
 
 
-@lowering(aten.geometric.default, padding=Padding.INDEXED)
+@lowering(aten.geometric.default, padding=draws)
 def geometric(ctx: LoweringContext, operand: ir.Value, p: float) -> ir.Value:
     """The number of trials up to the first success, at least 1, shaped like `operand`."""
     shape, dtype = ctx.result
@@ -192,9 +197,12 @@ def geometric(ctx: LoweringContext, operand: ir.Value, p: float) -> ir.Value:
 # --- integers ------------------------------------------------------------------------------------
 
 
-def _integers(ctx: LoweringContext, low: int, count: int) -> ir.Value:
-    """Return integers in [low, low + count) in the result's shape and dtype."""
+def _integers(ctx: LoweringContext, low: Bound, high: Bound) -> ir.Value:
+    """Return integers in [low, high) in the result's shape and dtype."""
+    if isinstance(low, ir.Value) or isinstance(high, ir.Value):
+        return _integers_at_run_time(ctx, low, high)
     shape, dtype = ctx.result
+    count = high - low
     number = below(Source(ctx).words(shape), count)
     fits = low >= -(2**31) and low + count <= 2**31
     if fits and spec_of(number).dtype is torch.uint32:
@@ -207,49 +215,63 @@ def _integers(ctx: LoweringContext, low: int, count: int) -> ir.Value:
     return hlo.convert(number, dtype)
 
 
-@lowering(aten.randint.default, padding=Padding.INDEXED)
+def _integers_at_run_time(ctx: LoweringContext, low: Bound, high: Bound) -> ir.Value:
+    """Return `_integers` for bounds that are 0-d values, less than 2**32 apart."""
+    shape, dtype = ctx.result
+    low, high = (
+        hlo.convert(bound, torch.int64)
+        if isinstance(bound, ir.Value)
+        else hlo.scalar(bound, torch.int64)
+        for bound in (low, high)
+    )
+    count = hlo.convert(stablehlo.subtract(high, low), torch.uint64)
+    number = hlo.convert(below_run_time(Source(ctx).words(shape), count), torch.int64)
+    return hlo.convert(stablehlo.add(number, hlo.broadcast_to(low, shape)), dtype)
+
+
+@lowering(aten.randint.default, padding=draws_integers)
 def randint(
-    ctx: LoweringContext, high: int, size: Sequence[int], *, dtype: torch.dtype | None = None
+    ctx: LoweringContext, high: Bound, size: Sequence[int], *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     """Integers in [0, high) of shape `size`."""
     return _integers(ctx, 0, high)
 
 
-@lowering(aten.randint.low, padding=Padding.INDEXED)
+@lowering(aten.randint.low, padding=draws_integers)
 def randint_low(
     ctx: LoweringContext,
-    low: int,
-    high: int,
+    low: Bound,
+    high: Bound,
     size: Sequence[int],
     *,
     dtype: torch.dtype | None = None,
 ) -> ir.Value:
     """Integers in [low, high) of shape `size`."""
-    return _integers(ctx, low, high - low)
+    return _integers(ctx, low, high)
 
 
-@lowering(aten.randint_like.default, padding=Padding.INDEXED)
+@lowering(aten.randint_like.default, padding=draws_integers)
 def randint_like(
-    ctx: LoweringContext, operand: ir.Value, high: int, *, dtype: torch.dtype | None = None
+    ctx: LoweringContext, operand: ir.Value, high: Bound, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     """Integers in [0, high), shaped like `operand`."""
     return _integers(ctx, 0, high)
 
 
-@lowering(aten.randint_like.low_dtype, padding=Padding.INDEXED)
+@lowering(aten.randint_like.low_dtype, padding=draws_integers)
 def randint_like_low(
     ctx: LoweringContext,
     operand: ir.Value,
-    low: int,
-    high: int,
+    low: Bound,
+    high: Bound,
     *,
     dtype: torch.dtype | None = None,
 ) -> ir.Value:
     """Integers in [low, high), shaped like `operand`."""
-    return _integers(ctx, low, high - low)
+    return _integers(ctx, low, high)
 
 
-@lowering(aten.randint_like.Tensor, padding=Padding.INDEXED)
+@lowering(aten.randint_like.Tensor, padding=draws)
 def randint_like_tensor(
     ctx: LoweringContext, operand: ir.Value, high: ir.Value, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -276,13 +298,13 @@ def _end(dtype: torch.dtype) -> int:
     return torch.iinfo(dtype).max + 1
 
 
-@lowering(aten.random.default, padding=Padding.INDEXED)
+@lowering(aten.random.default, padding=draws)
 def random(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """Integers from 0 to the largest up to which the dtype holds all of them, like `operand`."""
     return _integers(ctx, 0, _end(ctx.result.dtype))
 
 
-@lowering(aten.random.to, padding=Padding.INDEXED)
-def random_to(ctx: LoweringContext, operand: ir.Value, to: int) -> ir.Value:
+@lowering(aten.random.to, padding=draws_integers)
+def random_to(ctx: LoweringContext, operand: ir.Value, to: Bound) -> ir.Value:
     """Integers in [0, to), shaped like `operand`."""
     return _integers(ctx, 0, to)

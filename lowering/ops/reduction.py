@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.moments import RealCount, deviates, measures, measures_distance, unnoticed
 from lowering.bucketing.rules import averages, reduces
 from lowering.context import LoweringContext
 from lowering.dtypes import missing_on, opmath_dtype, real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.complex_numbers import conjugate
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -54,7 +55,7 @@ def sum_(
     return finish(ctx, hlo.reduce_sum(operand, dims))
 
 
-@lowering(aten.hash_tensor.default, padding=Padding.MASKED)
+@lowering(aten.hash_tensor.default, padding=reduces(0))
 def hash_tensor(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -151,26 +152,37 @@ def any_dims(
 
 
 def _moments(
-    operand: ir.Value, dim: Dims, correction: hlo.Scalar | None
+    operand: ir.Value, dim: Dims, correction: hlo.Scalar | None, real: RealCount | None
 ) -> tuple[ir.Value, ir.Value]:
     """Return variance (real) and mean over `dim`, in two passes, in the operand's dtype.
 
-    `correction` is taken off the count; without one it is 1. What remains of the count is never
+    `correction` is taken off the count (of the `real` elements); without one it is 1. What remains of the count is never
     below 0, so too few elements give NaN or inf.
     """
     spec = spec_of(operand)
     dims = hlo.canonical_dims(dim, spec.rank)
     kept = [position for position in range(spec.rank) if position not in dims]
-    mean = mean_over(operand, dims)
+    if real is None:
+        mean = mean_over(operand, dims)
+    else:
+        total = hlo.reduce_sum(real.hidden(operand), dims)
+        mean = stablehlo.divide(total, real.number(total))
     deviation = stablehlo.subtract(operand, hlo.broadcast_in_dim(mean, spec.shape, kept))
+    if real is not None:
+        deviation = real.hidden(deviation)
     square = stablehlo.multiply(deviation, conjugate(deviation))
     total = hlo.reduce_sum(hlo.convert(square, real_dtype(spec.dtype)), dims)
     correction = 1 if correction is None else correction
-    count = element_count(operand, dims) - float(correction.real)
-    return stablehlo.divide(total, hlo.full_like(total, max(count, 0))), mean
+    if real is None:
+        count = hlo.full_like(total, max(element_count(operand, dims) - float(correction.real), 0))
+    else:
+        count = real.number(total)
+        count = stablehlo.subtract(count, hlo.full_like(count, float(correction.real)))
+        count = stablehlo.maximum(count, hlo.full_like(count, 0))
+    return stablehlo.divide(total, count), mean
 
 
-@lowering(aten.var.correction, padding=Padding.MASKED)
+@lowering(aten.var.correction, padding=deviates)
 def var(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -178,13 +190,14 @@ def var(
     *,
     correction: hlo.Scalar | None = None,
     keepdim: bool = False,
+    real: RealCount | None = None,
 ) -> ir.Value:
     """The variance over `dim` (all dims if None or empty); real for complex operands too."""
     operand = hlo.convert(operand, opmath_dtype(spec_of(operand).dtype))
-    return finish(ctx, _moments(operand, dim, correction)[0])
+    return finish(ctx, _moments(operand, dim, correction, real)[0])
 
 
-@lowering(aten.var_mean.correction, padding=Padding.MASKED)
+@lowering(aten.var_mean.correction, padding=deviates)
 def var_mean(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -192,14 +205,15 @@ def var_mean(
     *,
     correction: hlo.Scalar | None = None,
     keepdim: bool = False,
+    real: RealCount | None = None,
 ) -> tuple[ir.Value, ir.Value]:
     """Variance and mean over `dim` (all dims if None or empty)."""
     operand = hlo.convert(operand, opmath_dtype(spec_of(operand).dtype))
-    variance, mean = _moments(operand, dim, correction)
+    variance, mean = _moments(operand, dim, correction, real)
     return finish(ctx, variance, 0), finish(ctx, mean, 1)
 
 
-@lowering(aten.linalg_vector_norm.default, padding=Padding.MASKED)
+@lowering(aten.linalg_vector_norm.default, padding=measures)
 def linalg_vector_norm(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -219,9 +233,13 @@ def linalg_vector_norm(
     return finish(ctx, _norm(magnitude, float(order), dims))  # type: ignore[arg-type]
 
 
-@lowering(aten.dist.default, padding=Padding.MASKED)
+@lowering(aten.dist.default, padding=measures_distance)
 def dist(
-    ctx: LoweringContext, operand: ir.Value, other: ir.Value, order: hlo.Scalar = 2
+    ctx: LoweringContext,
+    operand: ir.Value,
+    other: ir.Value,
+    order: hlo.Scalar = 2,
+    real: RealCount | None = None,
 ) -> ir.Value:
     """The vector norm of the difference of two broadcast tensors."""
     dtype = opmath_dtype(ctx.promoted_dtype(0, 1))
@@ -229,6 +247,8 @@ def dist(
         *hlo.broadcast(hlo.convert(operand, dtype), hlo.convert(other, dtype))
     )
     magnitude = stablehlo.abs(difference)
+    if real is not None:
+        magnitude = real.hidden(magnitude, unnoticed(order))
     dims = range(spec_of(magnitude).rank)
     return finish(ctx, _norm(magnitude, float(order), dims))  # type: ignore[arg-type]
 

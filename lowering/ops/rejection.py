@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.randomness import draws_by_rejection, draws_dirichlet
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.incomplete_gamma import density
 from lowering.ops.pointwise import scaled
 from lowering.ops.random import computed_in
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 from lowering.threefry import Source, normal_pair, open_interval
 
 aten = torch.ops.aten
@@ -54,6 +55,8 @@ def _until_all_accept(
     and the new state. All have one shape.
     """
     shape, count = spec_of(start[0]).shape, len(start)
+    index = source.given_index
+    end = 3 + len(index)
 
     def condition(_: ir.Value, __: ir.Value, is_open: ir.Value, *values: ir.Value) -> ir.Value:
         return hlo.reduce(is_open, range(len(shape)), False, stablehlo.or_)
@@ -61,15 +64,17 @@ def _until_all_accept(
     def body(
         key: ir.Value, number: ir.Value, is_open: ir.Value, *values: ir.Value
     ) -> list[ir.Value]:
+        index, values = values[: len(source.given_index)], values[len(source.given_index) :]
         old, fixed = values[:count], values[count:]
-        accepted, new = attempt(source.for_round(key, number), *old, *fixed)
+        accepted, new = attempt(source.for_round(key, number, index), *old, *fixed)
         state = [hlo.select(is_open, *pair) for pair in zip(new, old, strict=True)]
         still_open = _and(is_open, stablehlo.not_(accepted))
-        return [key, stablehlo.add(number, hlo.full_like(number, 1)), still_open, *state, *fixed]
+        number = stablehlo.add(number, hlo.full_like(number, 1))
+        return [key, number, still_open, *index, *state, *fixed]
 
     opened = hlo.full(shape, torch.bool, True)
-    carried = [source.key, hlo.scalar(0, torch.uint32), opened, *start, *fixed]
-    return hlo.while_loop(condition, body, carried)[3 : 3 + count]
+    carried = [source.key, hlo.scalar(0, torch.uint32), opened, *index, *start, *fixed]
+    return hlo.while_loop(condition, body, carried)[end : end + count]
 
 
 # --- gamma and Dirichlet -------------------------------------------------------------------------
@@ -106,7 +111,7 @@ def _gamma(source: Source, shape_parameter: ir.Value) -> tuple[ir.Value, ir.Valu
     return number, hlo.select(small, power, hlo.full_like(power, 0))
 
 
-@lowering(aten._standard_gamma.default, padding=Padding.INDEXED)
+@lowering(aten._standard_gamma.default, padding=draws_by_rejection)
 def standard_gamma(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """Gamma numbers of rate 1 with the shape parameters `operand`; never 0, as in eager."""
     dtype = ctx.result.dtype
@@ -117,7 +122,7 @@ def standard_gamma(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     return stablehlo.maximum(number, hlo.full_like(number, torch.finfo(dtype).tiny))
 
 
-@lowering(aten._sample_dirichlet.default, padding=Padding.INDEXED)
+@lowering(aten._sample_dirichlet.default, padding=draws_dirichlet)
 def sample_dirichlet(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """Gamma numbers of the parameters `operand`, divided by their sum along the last dim.
 
@@ -165,7 +170,7 @@ def _proposal(
     return count, us, stablehlo.add(stablehlo.divide(a, squared), b)
 
 
-@lowering(aten.poisson.default, padding=Padding.INDEXED)
+@lowering(aten.poisson.default, padding=draws_by_rejection)
 def poisson(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """Poisson counts of the means `operand`; NaN for means that are not finite.
 
@@ -210,7 +215,7 @@ def poisson(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     return hlo.convert(hlo.select(finite, count, hlo.full_like(count, math.nan)), dtype)
 
 
-@lowering(aten.binomial.default, padding=Padding.INDEXED)
+@lowering(aten.binomial.default, padding=draws_by_rejection)
 def binomial(ctx: LoweringContext, count: ir.Value, prob: ir.Value) -> ir.Value:
     """How many of `count` trials succeed with probability `prob`, broadcast.
 

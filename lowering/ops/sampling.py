@@ -7,18 +7,19 @@ from typing import Any
 import torch
 
 from lowering import hlo
+from lowering.bucketing.randomness import draws, draws_categories, permutes
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_scan import cumulative_sum
 from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops.random import computed_in
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 from lowering.threefry import Source, chance, positive_exponential, scaled, unit_interval
 
 aten = torch.ops.aten
 
 
-@lowering(aten.native_dropout.default, padding=Padding.INDEXED)
+@lowering(aten.native_dropout.default, padding=draws)
 def native_dropout(
     ctx: LoweringContext, operand: ir.Value, p: float, train: bool | None
 ) -> tuple[ir.Value, ir.Value]:
@@ -37,14 +38,14 @@ def native_dropout(
     return hlo.convert(scaled(kept, scale), dtype), keep
 
 
-@lowering(aten.bernoulli.p, padding=Padding.INDEXED)
+@lowering(aten.bernoulli.p, padding=draws)
 def bernoulli_p(ctx: LoweringContext, operand: ir.Value, p: float) -> ir.Value:
     """Ones with probability `p`, else zeros, with the shape and dtype of `operand`."""
     shape, dtype = ctx.result
     return hlo.convert(chance(Source(ctx).words(shape), p), dtype)
 
 
-@lowering(aten.bernoulli.Tensor, padding=Padding.INDEXED)
+@lowering(aten.bernoulli.Tensor, padding=draws)
 def bernoulli_tensor(ctx: LoweringContext, operand: ir.Value, p: ir.Value) -> ir.Value:
     """Ones with the probabilities `p` (broadcast), with the shape and dtype of `operand`."""
     shape, dtype = ctx.result
@@ -54,24 +55,37 @@ def bernoulli_tensor(ctx: LoweringContext, operand: ir.Value, p: ir.Value) -> ir
     return hlo.convert(hlo.compare(number, p, "LT"), dtype)
 
 
-@lowering(aten.randperm.default, padding=Padding.INDEXED)
+@lowering(aten.randperm.default, padding=permutes)
 def randperm(
-    ctx: LoweringContext, n: int, *args: Any, dtype: torch.dtype | None = None
+    ctx: LoweringContext,
+    n: int,
+    *args: Any,
+    dtype: torch.dtype | None = None,
+    padding: ir.Value | None = None,
 ) -> ir.Value:
-    """The integers below `n` in random order: sorted by 64 random bits each."""
+    """The integers below `n` in random order: sorted by 64 random bits each.
+
+    Where `padding` (bool) is true they come last.
+    """
     shape, dtype = ctx.result
     words = Source(ctx).words(shape)
+    keys = [hlo.iota(shape, 0), *words, *([] if padding is None else [padding])]
 
     def before(*pairs: ir.Value) -> ir.Value:
-        first, other_first, second, other_second, _, _ = pairs
+        _, _, first, other_first, second, other_second, *last = pairs
         tied = hlo.compare(first, other_first, "EQ")
         by_second = stablehlo.and_(tied, hlo.compare(second, other_second, "LT"))
-        return stablehlo.or_(hlo.compare(first, other_first, "LT"), by_second)
+        sooner = stablehlo.or_(hlo.compare(first, other_first, "LT"), by_second)
+        if not last:
+            return sooner
+        is_padding, other_is_padding = last
+        same = hlo.compare(is_padding, other_is_padding, "EQ")
+        return hlo.select(same, sooner, other_is_padding)
 
-    return hlo.convert(hlo.sort([*words, hlo.iota(shape, 0)], 0, before)[2], dtype)
+    return hlo.convert(hlo.sort(keys, 0, before)[0], dtype)
 
 
-@lowering(aten.multinomial.default, padding=Padding.INDEXED)
+@lowering(aten.multinomial.default, padding=draws_categories)
 def multinomial(
     ctx: LoweringContext, operand: ir.Value, num_samples: int, replacement: bool = False
 ) -> ir.Value:
