@@ -188,7 +188,8 @@ class GraphExecutable:
             return self._only(args)
         bindings = bind(self._symbols, args)
         sizes = tuple(bindings.values())
-        if self._router is not None:
+        # The size of a ragged dim of a nested tensor is a name for its offsets and no number.
+        if self._router is not None and not any(isinstance(s, torch.SymInt) for s in sizes):
             outputs = self._run_padded(args, _whole(sizes))
             if outputs is not None:
                 return outputs

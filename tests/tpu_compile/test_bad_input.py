@@ -160,11 +160,6 @@ def test_tensors_on_another_device() -> None:
     assert ".cpu()" in str(caught.value)
 
 
-def test_unsupported_options_are_not_passed_over_in_silence() -> None:
-    with pytest.warns(tpu_compile.TpuCompileWarning, match="buckets"):
-        run(torch.zeros(3), options={"buckets": "pow2"})
-
-
 def test_message_has_what_where_why_and_ways_out() -> None:
     error = tpu_compile.UnsupportedOpError("Op x failed", where="a.py:3", why="r", ways_out=("w",))
     assert str(error) == "Op x failed (a.py:3): r. Ways out: w."

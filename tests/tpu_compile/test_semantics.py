@@ -142,8 +142,10 @@ def test_dropout_mask_is_the_same_in_forward_and_backward() -> None:
     torch.testing.assert_close(inputs.grad, output.detach())
 
 
-def test_new_sizes_compile_exact_programs() -> None:
-    function = torch.compile(lambda x: (x * x.shape[0]).sum(0), backend="tpu", dynamic=True)
+def test_exact_buckets_compile_a_program_for_each_size() -> None:
+    function = torch.compile(
+        lambda x: (x * x.shape[0]).sum(0), backend="tpu", dynamic=True, options={"buckets": "exact"}
+    )
     for size in (2, 5, 7, 5):
         inputs = torch.randn(size, 3)
         torch.testing.assert_close(function(inputs), (inputs * size).sum(0))
