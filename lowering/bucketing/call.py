@@ -78,6 +78,11 @@ class Call:
         """The run-time sizes (`RunTimeSizes`)."""
         return self.graph.run_time
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the op's parameters."""
+        return self._names
+
     def value(self, name: str, default: Any = None) -> Any:
         """Return the argument that the schema calls `name`, as the op's rule would get it."""
         return self._given.get(name, default)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lowering import hlo
 from lowering.bucketing.atoms import (
     Dim,
@@ -77,19 +75,28 @@ def gathered(call: Call) -> Outcome:
     if not layout.dims or not positions.dims:
         return call.run(), [positions]
     dim = call.value("dim") % len(layout.dims)
-    wanted = beside(call, layout, positions, dim)
-    call.replace("self", call.sizes.relayout(call.value("self"), layout.dims, wanted))
+    layout, positions = level(call, dim)
     call.replace("index", physical_positions(call, call.value("index"), layout.dims[dim]))
     return call.run(), [Layout(positions.dims)]
 
 
-def beside(call: Call, layout: Layout, positions: Layout, dim: int) -> Sequence[Dim]:
-    """Return the dims in which a tensor is to lie so that `positions` fit it beside `dim`."""
-    wanted = list(layout.dims)
-    for other, (mine, its) in enumerate(zip(layout.dims, positions.dims, strict=True)):
-        if other == dim or mine == its or (is_prefix(mine) and is_prefix(its)):
-            continue
-        if not is_prefix(its):
-            raise call.decline("positions and elements lie otherwise along a dim")
-        wanted[other] = dim_of(logical_size(mine), physical_size(mine))
-    return wanted
+def level(call: Call, dim: int) -> tuple[Layout, Layout]:
+    """Give the op's rule `self` and `index`, each position of which lies at one of `self`.
+
+    Along dims other than `dim`, where `index` may be shorter. Returns their layouts.
+    """
+    layout, positions = call.layout("self"), call.layout("index")
+    mine, its = list(layout.dims), list(positions.dims)
+    for other in range(len(mine)):
+        if other != dim and mine[other] != its[other]:
+            mine[other] = _front(mine[other])
+            size = logical_size(its[other])
+            extent = min(physical_size(its[other]), physical_size(mine[other]))
+            its[other] = dim_of(size, extent)
+    call.replace("self", call.sizes.relayout(call.value("self"), layout.dims, mine))
+    call.replace("index", call.sizes.relayout(call.value("index"), positions.dims, its))
+    return Layout(tuple(mine)), Layout(tuple(its))
+
+
+def _front(dim: Dim) -> Dim:
+    return dim if is_prefix(dim) else dim_of(logical_size(dim), physical_size(dim))

@@ -148,7 +148,7 @@ def averages(call: Call) -> Outcome:
 
 def creates(call: Call) -> Outcome:
     """The same value at every position, whatever the sizes: real positions first."""
-    call.names_shape("size")
+    call.names_shape("size", "stride")
     call.numbers_at_run_time()
     value = call.run()
     specs = call.ctx.specs(call.node)

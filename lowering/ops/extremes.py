@@ -12,11 +12,14 @@ import torch
 from torch._ops import OpOverload
 
 from lowering import hlo
+from lowering.bucketing.call import Fill
+from lowering.bucketing.ordered import finds_extreme
+from lowering.bucketing.rules import reduces
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.reduction import Dims, finish
-from lowering.registry import Padding, lowering
+from lowering.registry import PaddingRule, lowering
 
 aten = torch.ops.aten
 
@@ -101,17 +104,21 @@ def _position(largest: bool) -> Callable[..., ir.Value]:
     return rule
 
 
-# Each takes whether the largest element is looked for, and gives the rule.
-_FAMILIES: dict[OpOverload, tuple[Callable[[bool], Callable[..., object]], bool]] = {
-    aten.amax.default: (_amax, True),
-    aten.amin.default: (_amax, False),
-    aten.max.default: (_amax, True),
-    aten.min.default: (_amax, False),
-    aten.max.dim: (_extreme_of_dim, True),
-    aten.min.dim: (_extreme_of_dim, False),
-    aten.argmax.default: (_position, True),
-    aten.argmin.default: (_position, False),
+_Family = Callable[[bool], Callable[..., object]]
+
+# Each takes whether the largest element is looked for, and gives the rule; the other is its
+# padding rule.
+_FAMILIES: dict[OpOverload, tuple[_Family, bool, Callable[[Fill], PaddingRule]]] = {
+    aten.amax.default: (_amax, True, reduces),
+    aten.amin.default: (_amax, False, reduces),
+    aten.max.default: (_amax, True, reduces),
+    aten.min.default: (_amax, False, reduces),
+    aten.max.dim: (_extreme_of_dim, True, finds_extreme),
+    aten.min.dim: (_extreme_of_dim, False, finds_extreme),
+    aten.argmax.default: (_position, True, finds_extreme),
+    aten.argmin.default: (_position, False, finds_extreme),
 }
 
-for _overload, (_family, _largest) in _FAMILIES.items():
-    lowering(_overload, padding=Padding.MASKED)(_family(_largest))
+for _overload, (_family, _largest, _padding) in _FAMILIES.items():
+    _fill = Fill.LOWEST if _largest else Fill.HIGHEST
+    lowering(_overload, padding=_padding(_fill))(_family(_largest))

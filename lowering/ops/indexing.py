@@ -14,12 +14,13 @@ from torch import fx
 
 from lowering import hlo
 from lowering.bucketing.indexed import embedded, gathered, index_selected, indexed
+from lowering.bucketing.scattered import mask_scattered, nonzero_found
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import put, take, take_along, wrap_negative
 from lowering.hlo_scan import cumulative_sum
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -120,7 +121,7 @@ def embedding(
     return take(weight, [0], [indices])
 
 
-@lowering(aten.masked_scatter.default, padding=Padding.INDEXED)
+@lowering(aten.masked_scatter.default, padding=mask_scattered)
 def masked_scatter(
     ctx: LoweringContext, operand: ir.Value, mask: ir.Value, source: ir.Value
 ) -> ir.Value:
@@ -147,7 +148,7 @@ def true_rank(mask: ir.Value) -> ir.Value:
     return hlo.reshape(rank, shape)
 
 
-@lowering(aten.nonzero_static.default, padding=Padding.INDEXED)
+@lowering(aten.nonzero_static.default, padding=nonzero_found)
 def nonzero_static(
     ctx: LoweringContext, operand: ir.Value, *, size: int, fill_value: int = -1
 ) -> ir.Value:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from lowering import hlo
+from lowering.bucketing.ordered import runs, runs_in_front
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo import Combiner
@@ -18,12 +19,12 @@ from lowering.hlo_scan import (
     last_true,
 )
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.cumsum.default, padding=Padding.MASKED)
+@lowering(aten.cumsum.default, padding=runs(0))
 def cumsum(
     ctx: LoweringContext, operand: ir.Value, dim: int, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -34,7 +35,7 @@ def cumsum(
     return _running(ctx, operand, dim, 0, stablehlo.add)
 
 
-@lowering(aten.cumprod.default, padding=Padding.MASKED)
+@lowering(aten.cumprod.default, padding=runs(1))
 def cumprod(
     ctx: LoweringContext, operand: ir.Value, dim: int, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -55,13 +56,13 @@ def _running(
     return hlo.convert(running, result.dtype)
 
 
-@lowering(aten.cummax.default, padding=Padding.MASKED)
+@lowering(aten.cummax.default, padding=runs_in_front)
 def cummax(ctx: LoweringContext, operand: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """Running maxima along `dim` and where they stand (int64): the last of equals or NaNs."""
     return _extremes(operand, dim, cumulative_max)
 
 
-@lowering(aten.cummin.default, padding=Padding.MASKED)
+@lowering(aten.cummin.default, padding=runs_in_front)
 def cummin(ctx: LoweringContext, operand: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """Running minima along `dim` and where they stand; ties and NaN as in `cummax`."""
     return _extremes(operand, dim, cumulative_min)
@@ -81,7 +82,7 @@ def _extremes(
     return running, hlo.convert(last_true(hit, dim), torch.int64)
 
 
-@lowering(aten.logcumsumexp.default, padding=Padding.MASKED)
+@lowering(aten.logcumsumexp.default, padding=runs_in_front)
 def logcumsumexp(ctx: LoweringContext, operand: ir.Value, dim: int) -> ir.Value:
     """log(cumsum(exp(operand))) along `dim` without overflow.
 

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.scattered import index_reduced, index_written, put_in_row, scattered
 from lowering.context import LoweringContext
 from lowering.dtypes import is_integer, is_unsigned, spec_of
 from lowering.hlo import Combiner
@@ -23,7 +24,7 @@ from lowering.hlo_indexing import overwrite, put, put_along, take, wrap_negative
 from lowering.hlo_scan import accumulation_dtype
 from lowering.mlir import ir, stablehlo
 from lowering.ops.indexing import advanced_dims, index_positions, is_mask, true_rank
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -86,7 +87,7 @@ def _along_dim(
     return _AlongDim(operand, index, updates, dim % rank)
 
 
-@lowering(aten.scatter.src, aten.scatter.value, padding=Padding.INDEXED)
+@lowering(aten.scatter.src, aten.scatter.value, padding=scattered)
 def scatter(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -103,7 +104,7 @@ def scatter(
     return hlo.reshape(written, ctx.result.shape)
 
 
-@lowering(aten.scatter_add.default, padding=Padding.INDEXED)
+@lowering(aten.scatter_add.default, padding=scattered)
 def scatter_add(
     ctx: LoweringContext, operand: ir.Value, dim: int, index: ir.Value, src: ir.Value
 ) -> ir.Value:
@@ -115,7 +116,7 @@ def scatter_add(
     aten.scatter_reduce.two,
     aten.scatter.reduce,
     aten.scatter.value_reduce,
-    padding=Padding.INDEXED,
+    padding=scattered,
 )
 def scatter_reduce(
     ctx: LoweringContext,
@@ -180,7 +181,7 @@ def _divide(total: ir.Value, count: ir.Value) -> ir.Value:
     return stablehlo.subtract(quotient, hlo.convert(negative, dtype))
 
 
-@lowering(aten.index_reduce.default, padding=Padding.INDEXED)
+@lowering(aten.index_reduce.default, padding=index_reduced)
 def index_reduce(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -227,7 +228,7 @@ def _check_masks(node: fx.Node) -> str | None:
 @lowering(
     aten.index_put.default,
     aten._index_put_impl.default,
-    padding=Padding.INDEXED,
+    padding=index_written,
     check=_check_masks,
 )
 def index_put(
@@ -289,7 +290,7 @@ def _put_where(
     return hlo.select(hlo.broadcast_in_dim(mask, spec.shape, range(at, after)), chosen, operand)
 
 
-@lowering(aten.put.default, padding=Padding.INDEXED)
+@lowering(aten.put.default, padding=put_in_row)
 def put_flat(
     ctx: LoweringContext,
     operand: ir.Value,

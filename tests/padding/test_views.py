@@ -33,7 +33,7 @@ def split_dynamic(x: torch.Tensor) -> Any:
         *torch.unbind_copy(x, 2),
         *torch.split_copy(x, 2, 2),
         torch.narrow_copy(x, 1, 1, s - 2),
-        torch.narrow_copy(x, 0, -2, 2),
+        torch.narrow_copy(x, 0, b - 2, 2),
     )
 
 
