@@ -18,7 +18,7 @@ from lowering import hlo
 from lowering.bucketing.atoms import Layout, dim_of, is_padded, monomial
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.mlir import ir
-from lowering.run_time_numbers import accepts_run_time_numbers
+from lowering.run_time_numbers import ACCEPT_RUN_TIME_NUMBERS
 from lowering.sizes import SYMBOLIC, expression, is_number, number_dtype
 
 if TYPE_CHECKING:
@@ -168,10 +168,12 @@ class Call:
             if isinstance(argument, fx.Node) and is_number(argument):
                 value = argument.meta["val"]
                 if isinstance(value, SYMBOLIC) and not isinstance(self._given[name], ir.Value):
-                    if not accepts_run_time_numbers(self.ctx, self.node):
+                    if self.node.target not in ACCEPT_RUN_TIME_NUMBERS:
                         raise self.decline("it computes with a dynamic size")
-                    number = self.sizes.number(expression(value), number_dtype(value))
-                    self.replace(name, number)
+                    dtype = number_dtype(value)
+                    if dtype.is_floating_point:
+                        dtype = self.sizes.fractions
+                    self.replace(name, self.sizes.number(expression(value), dtype))
                     self._told.add(name)
 
     # --- results -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from lowering.bucketing.rules import flows
 from lowering.bucketing.run_time import RunTimeSizes
 from lowering.context import LoweringContext
 from lowering.errors import LoweringError, UnsupportedOpError
+from lowering.dtypes import missing_on
 from lowering.mlir import ir
 from lowering.registry import Padding, PaddingRule
 from lowering.sizes import SYMBOLIC, expression, is_number
@@ -41,7 +42,9 @@ class PaddedGraph:
     ) -> None:
         """Start from the `placeholders`' layouts; `vector` holds the `symbols` at run time."""
         self.context = context
-        self.run_time = RunTimeSizes(symbols, vector)
+        missing = missing_on(context.options.platform)
+        fractions = torch.float32 if torch.float64 in missing else torch.float64
+        self.run_time = RunTimeSizes(symbols, vector, fractions)
         self._layouts: dict[fx.Node, tuple[Layout | None, ...]] = {
             node: (layout,) for node, layout in placeholders.items()
         }

@@ -26,8 +26,11 @@ _INT32_MAX = 2**31 - 1
 class RunTimeSizes:
     """The logical sizes of a call, within a program."""
 
-    def __init__(self, symbols: Sequence[sympy.Expr], vector: ir.Value) -> None:
-        """Read `symbols`, in order, from an i64 `vector`."""
+    def __init__(
+        self, symbols: Sequence[sympy.Expr], vector: ir.Value, fractions: torch.dtype
+    ) -> None:
+        """Read `symbols`, in order, from an i64 `vector`; compute `fractions` in that dtype."""
+        self.fractions = fractions
         self._vector = vector
         self._index = {symbol: index for index, symbol in enumerate(symbols)}
         self._numbers: dict[Any, ir.Value] = {}
@@ -47,11 +50,11 @@ class RunTimeSizes:
         return self._numbers[key]
 
     def _evaluated(self, expr: Any) -> ir.Value:
-        """Return an expression in i64, or in f64 where it is a fraction."""
+        """Return an expression in i64, or in the dtype of fractions where it is one."""
         if isinstance(expr, (bool, int)):
             return hlo.scalar(expr, torch.int64)
         if isinstance(expr, float):
-            return hlo.scalar(expr, torch.float64)
+            return hlo.scalar(expr, self.fractions)
         key = (expr, None)
         if key not in self._numbers:
             self._numbers[key] = self._built(expr)
@@ -64,14 +67,18 @@ class RunTimeSizes:
         if expr.is_Integer:
             return hlo.scalar(int(expr), torch.int64)
         if expr.is_Float or expr.is_Rational:
-            return hlo.scalar(float(expr), torch.float64)
+            return hlo.scalar(float(expr), self.fractions)
         if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
             return self._product([expr.base] * int(expr.exp))
         if expr.is_Add:
             return self._folded(stablehlo.add, expr.args)
         if expr.is_Mul:
             return self._product(expr.args)
-        build = _FUNCTIONS.get(type(expr).__name__)
+        name = type(expr).__name__
+        if name in _OF_FRACTIONS:
+            parts = [hlo.convert(self._evaluated(part), self.fractions) for part in expr.args]
+            return _OF_FRACTIONS[name](*parts)
+        build = _FUNCTIONS.get(name)
         if build is None:
             raise UnboundedSizeError(f"{expr} cannot be computed within a program")
         return self._folded(build, expr.args)
@@ -83,8 +90,8 @@ class RunTimeSizes:
         self, build: Callable[[ir.Value, ir.Value], ir.Value], parts: Sequence[Any]
     ) -> ir.Value:
         values = [self._evaluated(part) for part in parts]
-        if any(spec_of(value).dtype is torch.float64 for value in values):
-            values = [hlo.convert(value, torch.float64) for value in values]
+        if any(spec_of(value).dtype is self.fractions for value in values):
+            values = [hlo.convert(value, self.fractions) for value in values]
         result = values[0]
         for value in values[1:]:
             result = build(result, value)
@@ -220,14 +227,6 @@ def take_along(value: ir.Value, index: ir.Value, dim: int) -> ir.Value:
     return stablehlo.gather(value, index, numbers, sizes)
 
 
-def _true_quotient(left: ir.Value, right: ir.Value) -> ir.Value:
-    return stablehlo.divide(hlo.convert(left, torch.float64), hlo.convert(right, torch.float64))
-
-
-def _to_float(operand: ir.Value) -> ir.Value:
-    return hlo.convert(operand, torch.float64)
-
-
 _FUNCTIONS: dict[str, Callable[..., ir.Value]] = {
     "FloorDiv": floored_quotient,
     "CleanDiv": floored_quotient,
@@ -235,7 +234,15 @@ _FUNCTIONS: dict[str, Callable[..., ir.Value]] = {
     "PythonMod": remainder,
     "Max": stablehlo.maximum,
     "Min": stablehlo.minimum,
-    "IntTrueDiv": _true_quotient,
-    "FloatTrueDiv": _true_quotient,
 }
 """Sympy functions of torch's size expressions, by name, on two values of one dtype."""
+
+_OF_FRACTIONS: dict[str, Callable[..., ir.Value]] = {
+    "IntTrueDiv": stablehlo.divide,
+    "FloatTrueDiv": stablehlo.divide,
+    "FloatPow": stablehlo.power,
+    "ToFloat": lambda operand: operand,
+    "OpaqueUnaryFn_sqrt": stablehlo.sqrt,
+    "OpaqueUnaryFn_log": stablehlo.log,
+}
+"""The same, of fractions."""
