@@ -44,17 +44,15 @@ class CompileOptions:
     buckets: Buckets = "auto"
     """Sizes to which a dynamic dimension is padded: `"auto"`, `"pow2"`, `"exact"`, an int (its
     multiples), a list of sizes, or a `BucketPolicy`. A mapping from the name of a dimension to
-    any of these, with `"*"` for the rest, sets them one by one. In 0.1 every program is
-    exact-shape whatever is asked for; a value other than `"auto"` and `"exact"` says so once.
-    Since 0.1."""
+    any of these, with `"*"` for the rest, sets them one by one. Since 0.1."""
 
     max_padding: float | None = None
-    """Largest share of wasted elements, between 0 and 1, that a bucket may cost. Used with
-    buckets. Since 0.1."""
+    """Largest share, between 0 and 1, of a bucket's elements that may be padding under `"auto"`;
+    None is 0.5. Since 0.1."""
 
     poison_padding: bool = False
-    """Fill padding with NaN or extreme integers to prove that none of it leaks. Used with
-    buckets. Since 0.1."""
+    """Fill padding with NaN, the largest integer or True at each call: a debugging aid, to prove
+    that none of it shows. Since 0.1."""
 
     matmul_precision: str | None = None
     """`"default"`, `"high"` or `"highest"` precision of float32 contractions; None follows

@@ -82,7 +82,7 @@ def check(
                     found, wanted, rtol=rtol, atol=atol, equal_nan=True, check_stride=False
                 )
             for a, b in zip(found, reference, strict=True):
-                same = _bits_equal(a, b)
+                same = bits_equal(a, b)
                 assert same, f"padding of {name} shows in a result at sizes {size}"
     stats = tpu_compile.stats()
     assert bool(stats.exact_graphs) == exact, f"{stats.exact_graphs} graphs run at exact shapes"
@@ -117,7 +117,8 @@ def _outcome(
     return outcome
 
 
-def _bits_equal(left: Any, right: Any) -> bool:
+def bits_equal(left: Any, right: Any) -> bool:
+    """Return whether two results are the same, bit for bit."""
     if not isinstance(left, torch.Tensor):
         return bool(left == right)
     if left.shape != right.shape or left.dtype != right.dtype:
