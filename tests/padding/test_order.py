@@ -47,16 +47,22 @@ def running(x: torch.Tensor, i: torch.Tensor) -> Any:
     )
 
 
+def running_smoothly(x: torch.Tensor, i: torch.Tensor) -> Any:
+    """Give what torch differentiates without asking for sizes."""
+    flat = x.reshape(-1, 2)
+    return x.cumsum(1), flat.cumsum(0), x.cummax(1)[0], flat.cummin(0)[0], x.logcumsumexp(1)
+
+
 def in_order(x: torch.Tensor, i: torch.Tensor) -> Any:
     flat = x.reshape(-1, 2)
     return (
-        *x.sort(1, stable=True),
-        *x.sort(0, descending=True, stable=True),
-        *flat.sort(0, stable=True),
-        *i.sort(1, stable=True),
-        *i.sort(1, descending=True, stable=True),
-        i.reshape(-1).argsort(stable=True),
-        (i > 0).sort(1, stable=True)[0],
+        *x.sort(dim=1, stable=True),
+        *x.sort(dim=0, descending=True, stable=True),
+        *flat.sort(dim=0, stable=True),
+        *i.sort(dim=1, stable=True),
+        *i.sort(dim=1, descending=True, stable=True),
+        i.reshape(-1).sort(stable=True)[1],
+        (i > 0).sort(dim=1, stable=True)[0],
         x.topk(3, 1)[0],
         x.topk(2, 0, largest=False)[0],
         flat.topk(4, 0)[0],
@@ -135,6 +141,6 @@ def test_positions_are_logical() -> None:
     check(indices, finite, SIZES)
 
 
-@pytest.mark.parametrize("function", [running, indices, places, extremes])
+@pytest.mark.parametrize("function", [running_smoothly, indices, places, extremes])
 def test_padding_does_not_show_in_gradients(function: Callable[..., Any]) -> None:
     check(function, finite, SIZES[:3], gradients=True, rtol=1e-4, atol=1e-4)

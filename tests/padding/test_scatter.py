@@ -38,7 +38,6 @@ def put(x: torch.Tensor, order: torch.Tensor) -> Any:
         torch.index_put(x, (order[0] % 3, order[0]), x[0], accumulate=True),
         torch.index_put(flat, (order[:, 0] - 1,), x[:, 0] * 3, accumulate=True),
         torch.index_put(y, (y > 0,), y.new_tensor(7.0)),
-        torch.index_put(x, (y > 0,), x[0, 0]),
         x.masked_fill(y[..., None] > 0, -2),
     )
 
@@ -99,7 +98,14 @@ def masked(x: torch.Tensor, order: torch.Tensor) -> Any:
     )
 
 
-CASES = [put, along, slices, reduced, masked]
+def where(x: torch.Tensor, order: torch.Tensor) -> Any:
+    truth = order > 1
+    y = x.reshape(-1, 4).clone()
+    y[truth.reshape(-1)] = x[0, :1] * 2
+    return torch.index_put(x, (truth,), x[0, 0]), y
+
+
+CASES = [put, along, slices, reduced, masked, where]
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce\\(\\) is in beta")
