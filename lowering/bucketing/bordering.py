@@ -61,9 +61,9 @@ def _bordered(call: Call, value: ir.Value, before: Any, extent: int, dim: int, f
     if isinstance(before, int):
         low[dim], high[dim] = before, extent - before - shape[dim]
         return hlo.pad(value, low, high, fill)
-    # Room for the longest border; what is read starts where this one does.
+    # Room for the longest border and, behind, for what is read from where this one starts.
     low[dim] = room = max(call.bound(before), 0)
-    high[dim] = max(extent - shape[dim], 0)
+    high[dim] = extent
     start = stablehlo.subtract(hlo.scalar(room, torch.int32), number(call, before))
     return shifted(hlo.pad(value, low, high, fill), start, extent, dim)
 

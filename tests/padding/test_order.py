@@ -144,3 +144,28 @@ def test_positions_are_logical() -> None:
 @pytest.mark.parametrize("function", [running_smoothly, indices, places, extremes])
 def test_padding_does_not_show_in_gradients(function: Callable[..., Any]) -> None:
     check(function, finite, SIZES[:3], gradients=True, rtol=1e-4, atol=1e-4)
+
+
+def test_bins() -> None:
+    def function(x: torch.Tensor, bounds: torch.Tensor, i: torch.Tensor) -> Any:
+        ordered = bounds.sort()[0]
+        rows = x.sort(1)[0]
+        return (
+            torch.bucketize(x, ordered),
+            torch.bucketize(i, torch.tensor([-1, 0, 2]), right=True),
+            torch.bucketize(0.5, ordered),
+            torch.searchsorted(ordered, x.reshape(-1), out_int32=True),
+            torch.searchsorted(rows, x, right=True),
+            torch.searchsorted(rows, x[:, :2].contiguous()),
+            torch.searchsorted(bounds, x, sorter=bounds.argsort()),
+            x.nan_to_num(0, 1, -1).histc(5),
+            x.histc(4, -1, 1),
+            torch.bucketize(x.new_tensor([math.nan, math.inf]), ordered),
+        )
+
+    def given(b: int, s: int) -> list[torch.Tensor]:
+        x = torch.randn(b, s)
+        x[0, 1], x[1, 1] = math.inf, -math.inf
+        return [x, torch.randn(b + 20), torch.randint(-2, 3, (b, s))]
+
+    check(function, given, SIZES)

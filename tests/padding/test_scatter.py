@@ -131,3 +131,24 @@ def test_embedding_trains() -> None:
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags(mode: str) -> None:
+    def function(
+        table: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor, square: torch.Tensor
+    ) -> Any:
+        return (
+            F.embedding_bag(index, table, offsets, mode=mode),
+            F.embedding_bag(index, table, offsets, mode=mode, padding_idx=2),
+            F.embedding_bag(square, table, mode=mode),
+            F.embedding_bag(index, table, offsets, mode=mode, include_last_offset=True),
+        )
+
+    def given(n: int, bags: int) -> list[torch.Tensor]:
+        offsets = torch.linspace(0, n, bags).long()
+        table = torch.randn(7, 3)
+        return [table, torch.randint(0, 7, (n,)), offsets, torch.randint(0, 7, (n, bags))]
+
+    sizes = [(5, 3), (9, 6), (16, 4)]
+    check(function, given, sizes, gradients=True, rtol=1e-5, atol=1e-5)
