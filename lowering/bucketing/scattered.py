@@ -21,10 +21,11 @@ MASKS = (torch.bool, torch.uint8)
 def _writable(call: Call, index: ir.Value, layout: Layout, dim: Dim) -> ir.Value:
     """Return where logical positions of `dim` lie; beyond its end where `index` is padding."""
     index = physical_positions(call, index, dim)
-    return _dropped(call, index, layout, physical_size(dim))
+    return dropped(call, index, layout, physical_size(dim))
 
 
-def _dropped(call: Call, index: ir.Value, layout: Layout, end: int) -> ir.Value:
+def dropped(call: Call, index: ir.Value, layout: Layout, end: int) -> ir.Value:
+    """Return `index` with `end`, where nothing is, at its padding."""
     mask = call.sizes.mask(layout.dims, range(len(layout.dims)))
     return index if mask is None else hlo.select(mask, index, hlo.full_like(index, end))
 
@@ -113,7 +114,7 @@ def put_in_row(call: Call) -> Outcome:
     """Values written at positions of the elements in row-major order."""
     layout, positions, source = (call.layout(name) for name in ("self", "index", "source"))
     index = physical_positions(call, call.value("index"), sum(layout.dims, ()))
-    call.replace("index", _dropped(call, index, positions, math.prod(layout.shape)))
+    call.replace("index", dropped(call, index, positions, math.prod(layout.shape)))
     if source.is_padded or positions.is_padded:
         value = call.sizes.regrouped(call.value("source"), source.dims, positions.dims)
         call.replace("source", value)

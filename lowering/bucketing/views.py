@@ -13,6 +13,7 @@ from lowering.bucketing.atoms import (
     view,
 )
 from lowering.bucketing.call import Call, Outcome
+from lowering.dtypes import spec_of
 
 
 def reshaped(call: Call) -> Outcome:
@@ -105,3 +106,15 @@ def without_dims(call: Call) -> Outcome:
     dims = tuple([layout.dims[dim] for dim in kept])
     zeros = frozenset(kept.index(dim) for dim in layout.zeros if dim in kept)
     return hlo.reshape(call.value("self"), call.result.shape), [Layout(dims, zeros)]
+
+
+def reinterpreted(call: Call) -> Outcome:
+    """The same bytes as another dtype: the last dim grows or shrinks with the width."""
+    layout = call.layout("self")
+    before, after = spec_of(call.value("self")).dtype.itemsize, call.result.dtype.itemsize
+    if before == after or not layout.dims:
+        return call.run(), [Layout(layout.dims)]
+    plain = call.plain().dims[-1]
+    if is_padded(layout.dims[-1]):
+        raise call.decline("it reads a padded dim as elements of another width")
+    return call.run(), [Layout((*layout.dims[:-1], plain))]

@@ -7,11 +7,12 @@ import math
 import torch
 
 from lowering import hlo
+from lowering.bucketing.binning import bucketized, searched, tallied
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.hlo_indexing import put, take, take_along
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -19,7 +20,7 @@ aten = torch.ops.aten
 FEW = 256
 
 
-@lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar, padding=Padding.INDEXED)
+@lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar, padding=searched)
 def searchsorted(
     ctx: LoweringContext,
     sorted_sequence: ir.Value,
@@ -43,7 +44,7 @@ def searchsorted(
     return _search(ctx.result, bounds, ctx.as_value(values, dtype), upper=upper)
 
 
-@lowering(aten.bucketize.Tensor, aten.bucketize.Scalar, padding=Padding.INDEXED)
+@lowering(aten.bucketize.Tensor, aten.bucketize.Scalar, padding=bucketized)
 def bucketize(
     ctx: LoweringContext,
     values: ir.Value | hlo.Scalar,
@@ -101,30 +102,35 @@ def _bisect(bounds: ir.Value, values: ir.Value, *, upper: bool) -> ir.Value:
     return low
 
 
-@lowering(aten.histc.default, padding=Padding.MASKED)
+@lowering(aten.histc.default, padding=tallied)
 def histc(
     ctx: LoweringContext,
     operand: ir.Value,
     bins: int = 100,
     min: hlo.Scalar = 0,
     max: hlo.Scalar = 0,
+    *,
+    real: ir.Value | None = None,
 ) -> ir.Value:
     """How many elements fall in each of `bins` equal parts of [min, max], in the operand's dtype.
 
     What lies outside, and NaN, is not counted. With min equal to max the range is that of the
     data; a single value then gets a margin of 1 on both sides. Eager raises if that range is not
-    finite; a compiled program does not look.
+    finite; a compiled program does not look. Only the `real` elements (all if None) count.
     """
     result = ctx.result
     count = math.prod(spec_of(operand).shape)
     if count == 0:
         return hlo.full(result.shape, result.dtype, 0)
     values = hlo.reshape(operand, (count,))
+    real = None if real is None else hlo.reshape(real, (count,))
     low, high = hlo.scalar(min, result.dtype), hlo.scalar(max, result.dtype)
     if min == max:
-        low, high = _data_range(values)
+        low, high = _data_range(values, real)
     low, high = (hlo.broadcast_to(edge, (count,)) for edge in (low, high))
     inside = stablehlo.and_(hlo.compare(values, low, "GE"), hlo.compare(values, high, "LE"))
+    if real is not None:
+        inside = stablehlo.and_(inside, real)
     scaled = stablehlo.multiply(stablehlo.subtract(values, low), hlo.full_like(values, bins))
     scaled = stablehlo.divide(scaled, stablehlo.subtract(high, low))
     place = hlo.convert(hlo.select(inside, scaled, hlo.full_like(scaled, 0)), torch.int32)
@@ -134,10 +140,14 @@ def histc(
     return hlo.convert(_tally(place, bins), result.dtype)
 
 
-def _data_range(values: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _data_range(values: ir.Value, real: ir.Value | None) -> tuple[ir.Value, ir.Value]:
     dtype = spec_of(values).dtype
-    low = hlo.reduce(values, [0], hlo.highest(dtype), stablehlo.minimum)
-    high = hlo.reduce_max(values, [0])
+    lows = highs = values
+    if real is not None:
+        lows = hlo.select(real, values, hlo.full_like(values, hlo.highest(dtype)))
+        highs = hlo.select(real, values, hlo.full_like(values, hlo.lowest(dtype)))
+    low = hlo.reduce(lows, [0], hlo.highest(dtype), stablehlo.minimum)
+    high = hlo.reduce_max(highs, [0])
     single = hlo.compare(low, high, "EQ")
     margin = hlo.full_like(low, 1)
     return (

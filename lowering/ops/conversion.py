@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo
+from lowering.bucketing.views import reinterpreted
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, real_dtype, spec_of, tensor_type
 from lowering.mlir import ir, stablehlo
@@ -54,7 +55,7 @@ def copy(ctx: LoweringContext, operand: ir.Value, source: ir.Value) -> ir.Value:
     return ctx.broadcast_operands((source,), ctx.result.dtype)[0]
 
 
-@lowering(aten.view.dtype, aten.view_copy.dtype, padding=Padding.FLOWS)
+@lowering(aten.view.dtype, aten.view_copy.dtype, padding=reinterpreted)
 def view_dtype(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     """The bytes of the operand read as `dtype`; the last dim grows or shrinks with the width."""
     if spec_of(operand).dtype is dtype:

@@ -10,11 +10,12 @@ import math
 import torch
 
 from lowering import hlo, hlo_indexing
+from lowering.bucketing.pairs import distances, distances_backward, pairs_within
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import matrices
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -88,7 +89,7 @@ def _pairwise_difference(left: ir.Value, right: ir.Value) -> ir.Value:
     )
 
 
-@lowering(aten._cdist_forward.default, padding=Padding.EXACT)
+@lowering(aten._cdist_forward.default, padding=distances)
 def cdist_forward(
     ctx: LoweringContext, left: ir.Value, right: ir.Value, p: float, compute_mode: int | None
 ) -> ir.Value:
@@ -121,7 +122,7 @@ def _euclidean_by_product(ctx: LoweringContext, left: ir.Value, right: ir.Value)
     return stablehlo.sqrt(stablehlo.maximum(squares, hlo.full_like(squares, 0)))
 
 
-@lowering(aten._cdist_backward.default, padding=Padding.EXACT)
+@lowering(aten._cdist_backward.default, padding=distances_backward)
 def cdist_backward(
     ctx: LoweringContext,
     gradient: ir.Value,
@@ -154,7 +155,7 @@ def _difference_of_pairs(points: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value
     return stablehlo.subtract(*taken), first, second
 
 
-@lowering(aten._pdist_forward.default, padding=Padding.EXACT)
+@lowering(aten._pdist_forward.default, padding=pairs_within)
 def pdist_forward(ctx: LoweringContext, points: ir.Value, p: float = 2) -> ir.Value:
     """The distances of the pairs of `[n, size]` points, `[n * (n - 1) / 2]`."""
     if 0 in ctx.result.shape:
@@ -162,7 +163,7 @@ def pdist_forward(ctx: LoweringContext, points: ir.Value, p: float = 2) -> ir.Va
     return norm_over_last(_difference_of_pairs(points)[0], float(p))
 
 
-@lowering(aten._pdist_backward.default, padding=Padding.EXACT)
+@lowering(aten._pdist_backward.default, padding=pairs_within)
 def pdist_backward(
     ctx: LoweringContext, gradient: ir.Value, points: ir.Value, p: float, distance: ir.Value
 ) -> ir.Value:

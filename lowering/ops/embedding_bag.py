@@ -11,12 +11,13 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.bags import bagged, bagged_backward, renormalized
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.hlo_indexing import overwrite, put, put_along, take
 from lowering.hlo_scan import accumulation_dtype
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -26,7 +27,7 @@ SUM, MEAN, MAX = range(3)
 @lowering(
     aten._embedding_bag.default,
     aten._embedding_bag_forward_only.default,
-    padding=Padding.INDEXED,
+    padding=bagged,
 )
 def embedding_bag(
     ctx: LoweringContext,
@@ -39,13 +40,16 @@ def embedding_bag(
     per_sample_weights: ir.Value | None = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
+    *,
+    real: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
     """Sum, mean or maximum of the rows of each bag: (result, bag of each index, sizes, argmax).
 
     `weight` is [rows, width], `indices` [n] and the ascending `offsets` [bags (+ 1)]; bag `b` is
     `indices[offsets[b]:offsets[b + 1]]`, without `padding_idx` where that is not negative. An
     empty bag gives 0. The last of bags + 1 offsets is taken to be n, as it must. Sizes are those
-    that eager stores for the backward: zeros for sums.
+    that eager stores for the backward: zeros for sums. Only the `real` indices (bool [n], all if
+    None) are in bags.
     """
     result, *extras = (spec for spec in ctx.results if spec is not None)
     bags, count = result.shape[0], spec_of(indices).shape[0]
@@ -55,6 +59,8 @@ def embedding_bag(
     keep = hlo.compare(indices, hlo.full_like(indices, padding_idx), "NE")
     if padding_idx < 0:
         keep = hlo.full_like(keep, True)
+    if real is not None:
+        keep = stablehlo.and_(keep, real)
     target = hlo.select(keep, bag, hlo.full_like(bag, bags))
     rows = hlo.convert(take(weight, [0], [indices]), accumulation_dtype(result.dtype))
     sizes = put(
@@ -143,7 +149,7 @@ def _check_frequency(node: fx.Node) -> str | None:
 
 
 @lowering(
-    aten._embedding_bag_dense_backward.default, padding=Padding.INDEXED, check=_check_frequency
+    aten._embedding_bag_dense_backward.default, padding=bagged_backward, check=_check_frequency
 )
 def embedding_bag_backward(
     ctx: LoweringContext,
@@ -184,7 +190,7 @@ def embedding_bag_backward(
     return hlo.convert(put(total, [0], [indices], rows, stablehlo.add), result.dtype)
 
 
-@lowering(aten.embedding_renorm.default, padding=Padding.INDEXED)
+@lowering(aten.embedding_renorm.default, padding=renormalized)
 def embedding_renorm(
     ctx: LoweringContext, weight: ir.Value, indices: ir.Value, max_norm: float, norm_type: float
 ) -> ir.Value:

@@ -7,10 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.bordering import (
+    filled_around,
+    reflected,
+    replicated,
+    replicated_backward,
+)
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -23,7 +29,7 @@ def pads_by_dim(pad: Sequence[int], rank: int) -> list[tuple[int, int, int]]:
     ]
 
 
-@lowering(aten.constant_pad_nd.default, padding=Padding.INDEXED)
+@lowering(aten.constant_pad_nd.default, padding=filled_around)
 def constant_pad_nd(
     ctx: LoweringContext, operand: ir.Value, pad: Sequence[int], value: hlo.Scalar = 0
 ) -> ir.Value:
@@ -47,7 +53,7 @@ def _kept(operand: ir.Value, dim: int, before: int, after: int) -> ir.Value:
     aten.reflection_pad1d.default,
     aten.reflection_pad2d.default,
     aten.reflection_pad3d.default,
-    padding=Padding.INDEXED,
+    padding=reflected,
 )
 def reflection_pad(ctx: LoweringContext, operand: ir.Value, padding: Sequence[int]) -> ir.Value:
     """`operand` continued by its mirror image about its first and last elements.
@@ -71,7 +77,7 @@ def reflection_pad(ctx: LoweringContext, operand: ir.Value, padding: Sequence[in
     aten.replication_pad1d.default,
     aten.replication_pad2d.default,
     aten.replication_pad3d.default,
-    padding=Padding.INDEXED,
+    padding=replicated,
 )
 def replication_pad(ctx: LoweringContext, operand: ir.Value, padding: Sequence[int]) -> ir.Value:
     """`operand` continued by its first and last elements; kept whole as `reflection_pad` is."""
@@ -91,7 +97,7 @@ def replication_pad(ctx: LoweringContext, operand: ir.Value, padding: Sequence[i
     aten.replication_pad1d_backward.default,
     aten.replication_pad2d_backward.default,
     aten.replication_pad3d_backward.default,
-    padding=Padding.INDEXED,
+    padding=replicated_backward,
 )
 def replication_pad_backward(
     ctx: LoweringContext, grad_output: ir.Value, operand: ir.Value, padding: Sequence[int]

@@ -127,8 +127,8 @@ def _one_place(ctx: LoweringContext, rows: ir.Value, place: int | ir.Value, dim:
     """Return value and position (int64) at one place of the sorted dim, the same for all rows."""
     ordered = sort_with_positions(rows, dim)
     if isinstance(place, ir.Value):
-        shape = [1 if axis == dim else size for axis, size in enumerate(spec_of(rows).shape)]
-        return _pick(ctx, ordered, hlo.broadcast_to(place, shape), dim)
+        alone = [1 if axis == dim else size for axis, size in enumerate(spec_of(rows).shape)]
+        return _pick(ctx, ordered, hlo.broadcast_to(place, alone), dim)
     values, positions = (hlo.slice_in_dim(part, place, place + 1, dim=dim) for part in ordered)
     shape = ctx.result.shape
     return hlo.reshape(values, shape), hlo.reshape(hlo.convert(positions, torch.int64), shape)

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.cutting import strided
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import position_dtype, put, take
@@ -70,7 +71,7 @@ def _window(
 @lowering(
     aten.as_strided.default,
     aten.as_strided_copy.default,
-    padding=Padding.EXACT,
+    padding=strided,
     check=_check_gapless,
 )
 def as_strided(

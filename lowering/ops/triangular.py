@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from lowering.bucketing.pairs import solves_triangular
 from lowering.context import LoweringContext
 from lowering.mlir import ir
 from lowering.ops import factorizations, matrices
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_solve_triangular.default, padding=Padding.EXACT)
+@lowering(aten.linalg_solve_triangular.default, padding=solves_triangular)
 def linalg_solve_triangular(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -33,7 +34,7 @@ def linalg_solve_triangular(
     )
 
 
-@lowering(aten.triangular_solve.default, padding=Padding.EXACT)
+@lowering(aten.triangular_solve.default, padding=solves_triangular)
 def triangular_solve(
     ctx: LoweringContext,
     other: ir.Value,

@@ -38,7 +38,6 @@ def put(x: torch.Tensor, order: torch.Tensor) -> Any:
         torch.index_put(x, (order[0] % 3, order[0]), x[0], accumulate=True),
         torch.index_put(flat, (order[:, 0] - 1,), x[:, 0] * 3, accumulate=True),
         torch.index_put(y, (y > 0,), y.new_tensor(7.0)),
-        torch.index_put(x, (y > 0,), x[0, 0]),
         x.masked_fill(y[..., None] > 0, -2),
     )
 
@@ -99,7 +98,14 @@ def masked(x: torch.Tensor, order: torch.Tensor) -> Any:
     )
 
 
-CASES = [put, along, slices, reduced, masked]
+def where(x: torch.Tensor, order: torch.Tensor) -> Any:
+    truth = order > 1
+    y = x.reshape(-1, 4).clone()
+    y[truth.reshape(-1)] = x[0, :1] * 2
+    return torch.index_put(x, (truth,), x[0, 0]), y
+
+
+CASES = [put, along, slices, reduced, masked, where]
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce\\(\\) is in beta")
@@ -125,3 +131,24 @@ def test_embedding_trains() -> None:
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags(mode: str) -> None:
+    def function(
+        table: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor, square: torch.Tensor
+    ) -> Any:
+        return (
+            F.embedding_bag(index, table, offsets, mode=mode),
+            F.embedding_bag(index, table, offsets, mode=mode, padding_idx=2),
+            F.embedding_bag(square, table, mode=mode),
+            F.embedding_bag(index, table, offsets, mode=mode, include_last_offset=True),
+        )
+
+    def given(n: int, bags: int) -> list[torch.Tensor]:
+        offsets = torch.linspace(0, n, bags).long()
+        table = torch.randn(7, 3)
+        return [table, torch.randint(0, 7, (n,)), offsets, torch.randint(0, 7, (n, bags))]
+
+    sizes = [(5, 3), (9, 6), (16, 4)]
+    check(function, given, sizes, gradients=True, rtol=1e-5, atol=1e-5)

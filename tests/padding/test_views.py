@@ -104,6 +104,15 @@ def windows(x: torch.Tensor) -> Any:
     )
 
 
+def strided(x: torch.Tensor) -> Any:
+    b, s = x.shape[:2]
+    return (
+        x.as_strided((b, s), (4 * s, 4)),
+        x.as_strided((b, 3), (1, 2), 1),
+        x.transpose(0, 1).as_strided((s, b), (4, 4 * s), 2),
+    )
+
+
 def diagonals(x: torch.Tensor) -> Any:
     square = x[:, :, 0].mT @ x[:, :, 0]
     return (
@@ -118,7 +127,7 @@ def diagonals(x: torch.Tensor) -> Any:
     )
 
 
-CASES = [split_dynamic, sliced, repeated, reordered, written, windows, diagonals]
+CASES = [split_dynamic, sliced, repeated, reordered, written, windows, strided, diagonals]
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
