@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lowering import hlo
 from lowering.bucketing.atoms import Layout, is_padded
-from lowering.bucketing.call import Call, Fill, Outcome
+from lowering.bucketing.call import Call, Outcome
 from lowering.bucketing.rules import aligned, reduced_dims, results, without
 from lowering.dtypes import real_dtype, spec_of
 from lowering.mlir import ir

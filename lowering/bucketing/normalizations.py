@@ -81,7 +81,11 @@ def weight_norm_backward(call: Call) -> Outcome:
     dim = call.value("dim") % len(direction.dims)
     magnitude = [own if i == dim else () for i, own in enumerate(direction.dims)]
     others = [other for other in range(len(direction.dims)) if other != dim]
-    for name, dims in (("grad_w", direction.dims), ("saved_g", magnitude), ("saved_norms", magnitude)):
+    for name, dims in (
+        ("grad_w", direction.dims),
+        ("saved_g", magnitude),
+        ("saved_norms", magnitude),
+    ):
         call.replace(name, matched(call, call.value(name), call.layout(name), dims))
     # Both, as a product with what is not a number is none either.
     for name in ("grad_w", "saved_v"):

@@ -20,8 +20,8 @@ from lowering.bucketing.call import (
 from lowering.bucketing.rules import flows
 from lowering.bucketing.run_time import RunTimeSizes
 from lowering.context import LoweringContext
-from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.dtypes import missing_on
+from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.mlir import ir
 from lowering.registry import Padding, PaddingRule
 from lowering.sizes import SYMBOLIC, expression, is_number

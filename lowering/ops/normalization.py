@@ -89,9 +89,7 @@ class Statistics(NamedTuple):
     centered: ir.Value
 
 
-def statistics(
-    operand: ir.Value, dims: Sequence[int], real: RealCount | None = None
-) -> Statistics:
+def statistics(operand: ir.Value, dims: Sequence[int], real: RealCount | None = None) -> Statistics:
     """Return the statistics of `operand` (of its `real` elements) over `dims`.
 
     Over nothing the mean is 0 and the variance NaN, as in eager.
