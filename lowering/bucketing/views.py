@@ -105,3 +105,15 @@ def without_dims(call: Call) -> Outcome:
     dims = tuple([layout.dims[dim] for dim in kept])
     zeros = frozenset(kept.index(dim) for dim in layout.zeros if dim in kept)
     return hlo.reshape(call.value("self"), call.result.shape), [Layout(dims, zeros)]
+
+
+def splits_parts(call: Call) -> Outcome:
+    """Real and imaginary part along a new last dim."""
+    layout = call.layout("self")
+    return call.run(), [Layout((*layout.dims, *call.plain().dims[-1:]), layout.zeros)]
+
+
+def joins_parts(call: Call) -> Outcome:
+    """Complex numbers from the two entries of the last dim."""
+    layout = call.layout("self")
+    return call.run(), [Layout(layout.dims[:-1], layout.zeros)]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.mlir import ir
 from lowering.ops import factorizations, matrices
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_solve_triangular.default, padding=Padding.EXACT)
+@lowering(aten.linalg_solve_triangular.default, padding=batched(self=2, B=2))
 def linalg_solve_triangular(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -33,7 +34,7 @@ def linalg_solve_triangular(
     )
 
 
-@lowering(aten.triangular_solve.default, padding=Padding.EXACT)
+@lowering(aten.triangular_solve.default, padding=batched(self=2, A=2))
 def triangular_solve(
     ctx: LoweringContext,
     other: ir.Value,
