@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from lowering.bucketing.atoms import Layout, is_padded, is_prefix, logical_size, static_layout
+from lowering.bucketing.atoms import (
+    Layout,
+    dim_of,
+    is_padded,
+    is_prefix,
+    logical_size,
+    physical_size,
+)
 from lowering.bucketing.call import Call, Outcome
 
 _WEIGHTS = ("weight0", "weight1", "weight2", "weight3", "weight4")
@@ -15,9 +22,10 @@ def recurs(call: Call) -> Outcome:
 
     All padding is zero: then every gate is finite there, and every gradient zero.
     """
-    time, batch, _ = call.layout("input").dims
-    if not is_prefix(time):
-        raise call.decline("its steps are a view of several dynamic dims")
+    time, batch, _ = (
+        dim if is_prefix(dim) else dim_of(logical_size(dim), physical_size(dim))
+        for dim in call.layout("input").dims
+    )
     for name in call.tensors():
         layout = call.layout(name)
         if name in _WEIGHTS and layout.is_padded:
@@ -31,16 +39,12 @@ def recurs(call: Call) -> Outcome:
             call.replace(name, call.hidden(value, Layout(dims), range(rank), 0))
     if is_padded(time):
         call.replace("real_steps", call.sizes.number(logical_size(time)))
-    layouts: list[Layout | None] = []
-    for spec in call.ctx.specs(call.node):
-        index = len(layouts)
-        if spec is None:
-            layouts.append(None)
-        elif call.result_sizes(index) == list(spec.shape):
-            layouts.append(static_layout(spec.shape))
-        else:
-            rank = len(spec.shape)
-            whole = index == 0
-            lead = (time,) if whole else ((),) * (rank - 2)
-            layouts.append(Layout((*lead, batch, *static_layout(spec.shape[-1:]).dims)))
+    # The batch of a state may be another symbol than that of the input: equal all the same.
+    specs = call.ctx.specs(call.node)
+    layouts = [None if spec is None else call.plain(index) for index, spec in enumerate(specs)]
+    for layout in layouts:
+        if layout is None or not layout.is_padded:
+            continue
+        if physical_size(layout.dims[-2]) != physical_size(batch):
+            raise call.decline("the batches of its input and its states have other buckets")
     return call.run(), layouts
