@@ -26,10 +26,7 @@ def draws(call: Call) -> Outcome:
     """Numbers of a given shape, or one for each element of the operands, broadcast."""
     call.names_shape("size")
     names = call.tensors()
-    if not names:
-        layout = call.plain()
-    else:
-        layout = Layout(aligned(call, names).dims)
+    layout = Layout(aligned(call, names).dims) if names else call.plain()
     return results(call, _drawn(call, layout.dims), layout)
 
 

@@ -118,3 +118,15 @@ def reinterpreted(call: Call) -> Outcome:
     if is_padded(layout.dims[-1]):
         raise call.decline("it reads a padded dim as elements of another width")
     return call.run(), [Layout((*layout.dims[:-1], plain))]
+
+
+def splits_parts(call: Call) -> Outcome:
+    """Real and imaginary part along a new last dim."""
+    layout = call.layout("self")
+    return call.run(), [Layout((*layout.dims, *call.plain().dims[-1:]), layout.zeros)]
+
+
+def joins_parts(call: Call) -> Outcome:
+    """Complex numbers from the two entries of the last dim."""
+    layout = call.layout("self")
+    return call.run(), [Layout(layout.dims[:-1], layout.zeros)]

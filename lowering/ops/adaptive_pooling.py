@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import linear_index, take
@@ -20,7 +21,7 @@ from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
 from lowering.ops.pooling import CPU, NO_INDEX, later_maximum
 from lowering.ops.pooling_backward import scatter_to_plane
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -83,7 +84,7 @@ class Segments(NamedTuple):
 # --- average ---------------------------------------------------------------------------------
 
 
-@lowering(aten._adaptive_avg_pool2d.default, padding=Padding.MASKED)
+@lowering(aten._adaptive_avg_pool2d.default, padding=batched(self=2))
 def adaptive_avg_pool2d(
     ctx: LoweringContext, operand: ir.Value, output_size: Sequence[int]
 ) -> ir.Value:
@@ -91,7 +92,7 @@ def adaptive_avg_pool2d(
     return _adaptive_avg_pool(ctx, operand, 2)
 
 
-@lowering(aten._adaptive_avg_pool3d.default, padding=Padding.MASKED)
+@lowering(aten._adaptive_avg_pool3d.default, padding=batched(self=3))
 def adaptive_avg_pool3d(
     ctx: LoweringContext, operand: ir.Value, output_size: Sequence[int]
 ) -> ir.Value:
@@ -110,7 +111,7 @@ def _adaptive_avg_pool(ctx: LoweringContext, operand: ir.Value, rank: int) -> ir
     return hlo.convert(mean, result.dtype)
 
 
-@lowering(aten._adaptive_avg_pool2d_backward.default, padding=Padding.MASKED)
+@lowering(aten._adaptive_avg_pool2d_backward.default, padding=batched(grad_output=2, self=2))
 def adaptive_avg_pool2d_backward(
     ctx: LoweringContext, grad_output: ir.Value, operand: ir.Value
 ) -> ir.Value:
@@ -118,7 +119,7 @@ def adaptive_avg_pool2d_backward(
     return _adaptive_avg_pool_backward(ctx, grad_output, 2)
 
 
-@lowering(aten._adaptive_avg_pool3d_backward.default, padding=Padding.MASKED)
+@lowering(aten._adaptive_avg_pool3d_backward.default, padding=batched(grad_output=3, self=3))
 def adaptive_avg_pool3d_backward(
     ctx: LoweringContext, grad_output: ir.Value, operand: ir.Value
 ) -> ir.Value:
@@ -141,7 +142,7 @@ def _adaptive_avg_pool_backward(ctx: LoweringContext, grad_output: ir.Value, ran
 # --- max -------------------------------------------------------------------------------------
 
 
-@lowering(aten.adaptive_max_pool2d.default, padding=Padding.MASKED)
+@lowering(aten.adaptive_max_pool2d.default, padding=batched(self=2))
 def adaptive_max_pool2d(
     ctx: LoweringContext, operand: ir.Value, output_size: Sequence[int]
 ) -> tuple[ir.Value, ir.Value]:
@@ -149,7 +150,7 @@ def adaptive_max_pool2d(
     return _adaptive_max_pool(ctx, operand, 2)
 
 
-@lowering(aten.adaptive_max_pool3d.default, padding=Padding.MASKED)
+@lowering(aten.adaptive_max_pool3d.default, padding=batched(self=3))
 def adaptive_max_pool3d(
     ctx: LoweringContext, operand: ir.Value, output_size: Sequence[int]
 ) -> tuple[ir.Value, ir.Value]:
@@ -179,7 +180,9 @@ def _adaptive_max_pool(
     return values, hlo.convert(positions, torch.int64)
 
 
-@lowering(aten.adaptive_max_pool2d_backward.default, padding=Padding.MASKED)
+@lowering(
+    aten.adaptive_max_pool2d_backward.default, padding=batched(grad_output=2, self=2, indices=2)
+)
 def adaptive_max_pool2d_backward(
     ctx: LoweringContext, grad_output: ir.Value, operand: ir.Value, indices: ir.Value
 ) -> ir.Value:
@@ -187,7 +190,9 @@ def adaptive_max_pool2d_backward(
     return scatter_to_plane(ctx, grad_output, indices, 2)
 
 
-@lowering(aten.adaptive_max_pool3d_backward.default, padding=Padding.MASKED)
+@lowering(
+    aten.adaptive_max_pool3d_backward.default, padding=batched(grad_output=3, self=3, indices=3)
+)
 def adaptive_max_pool3d_backward(
     ctx: LoweringContext, grad_output: ir.Value, operand: ir.Value, indices: ir.Value
 ) -> ir.Value:

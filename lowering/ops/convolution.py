@@ -14,11 +14,12 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.windows import convolved
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of, tensor_type
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -64,7 +65,7 @@ def refuse(ctx: LoweringContext) -> None:
         raise ctx.unsupported(reason)
 
 
-@lowering(aten.convolution.default, padding=Padding.MASKED, check=dtype_reason)
+@lowering(aten.convolution.default, padding=convolved, check=dtype_reason)
 def convolution(
     ctx: LoweringContext,
     operand: ir.Value,

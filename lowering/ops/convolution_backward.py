@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing import windows
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir
@@ -19,12 +20,14 @@ from lowering.ops.convolution import (
     window_contraction,
 )
 from lowering.ops.matmul import accumulation_dtype
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.convolution_backward.default, padding=Padding.MASKED, check=dtype_reason)
+@lowering(
+    aten.convolution_backward.default, padding=windows.convolution_backward, check=dtype_reason
+)
 def convolution_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import transforms
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of, tensor_type
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -82,7 +83,7 @@ def _points(shape: Sequence[int], dims: Sequence[int]) -> int:
     return math.prod(shape[dim] for dim in dims)
 
 
-@lowering(aten._fft_c2c.default, padding=Padding.EXACT)
+@lowering(aten._fft_c2c.default, padding=transforms)
 def fft_c2c(
     ctx: LoweringContext, operand: ir.Value, dim: Sequence[int], normalization: int, forward: bool
 ) -> ir.Value:
@@ -96,7 +97,7 @@ def fft_c2c(
     return _scaled(result, _factor(normalization, points) * (1 if forward else points))
 
 
-@lowering(aten._fft_r2c.default, padding=Padding.EXACT)
+@lowering(aten._fft_r2c.default, padding=transforms)
 def fft_r2c(
     ctx: LoweringContext, operand: ir.Value, dim: Sequence[int], normalization: int, onesided: bool
 ) -> ir.Value:
@@ -114,7 +115,7 @@ def fft_r2c(
     return _scaled(result, _factor(normalization, _points(shape, dims)))
 
 
-@lowering(aten._fft_c2r.default, padding=Padding.EXACT)
+@lowering(aten._fft_c2r.default, padding=transforms)
 def fft_c2r(
     ctx: LoweringContext,
     operand: ir.Value,

@@ -17,13 +17,14 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import samples_grid, samples_grid_backward
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of
 from lowering.hlo_indexing import put, take
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
 from lowering.ops.normalization import as_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -196,7 +197,7 @@ def _flat(operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     return hlo.convert(hlo.reshape(operand, [batch, channels, math.prod(spatial)]), dtype)
 
 
-@lowering(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, padding=Padding.INDEXED)
+@lowering(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, padding=samples_grid)
 def grid_sampler(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -229,7 +230,7 @@ def grid_sampler(
 @lowering(
     aten.grid_sampler_2d_backward.default,
     aten.grid_sampler_3d_backward.default,
-    padding=Padding.INDEXED,
+    padding=samples_grid_backward,
 )
 def grid_sampler_backward(
     ctx: LoweringContext,

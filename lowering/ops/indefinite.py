@@ -15,12 +15,13 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import factorizations, matrices
 from lowering.ops.complex_numbers import conjugate
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -29,7 +30,7 @@ _I32 = torch.int32
 _ALPHA = (1 + math.sqrt(17)) / 8
 
 
-@lowering(aten.linalg_ldl_factor_ex.default, padding=Padding.EXACT)
+@lowering(aten.linalg_ldl_factor_ex.default, padding=batched(self=2))
 def linalg_ldl_factor_ex(
     ctx: LoweringContext, matrix: ir.Value, *, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:

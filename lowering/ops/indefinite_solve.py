@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo, hlo_scan
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import factorizations, matrices
 from lowering.ops.complex_numbers import conjugate
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 _I32 = torch.int32
 
 
-@lowering(aten.linalg_ldl_solve.default, padding=Padding.EXACT)
+@lowering(aten.linalg_ldl_solve.default, padding=batched(LD=2, pivots=1, B=2))
 def linalg_ldl_solve(
     ctx: LoweringContext,
     factors: ir.Value,

@@ -8,17 +8,18 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import batched, right_side
 from lowering.context import LoweringContext
 from lowering.dtypes import real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import factorizations, matrices
 from lowering.ops.normalization import empty_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_lu_factor_ex.default, padding=Padding.EXACT)
+@lowering(aten.linalg_lu_factor_ex.default, padding=batched(A=2))
 def linalg_lu_factor_ex(
     ctx: LoweringContext, matrix: ir.Value, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -28,7 +29,7 @@ def linalg_lu_factor_ex(
     return factorizations.lu(ctx, matrix)
 
 
-@lowering(aten.linalg_lu.default, padding=Padding.EXACT)
+@lowering(aten.linalg_lu.default, padding=batched(A=2))
 def linalg_lu(
     ctx: LoweringContext, matrix: ir.Value, *, pivot: bool = True
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -40,7 +41,7 @@ def linalg_lu(
     return _permutation(ctx, factors, pivots), lower, upper
 
 
-@lowering(aten.lu_unpack.default, padding=Padding.EXACT)
+@lowering(aten.lu_unpack.default, padding=batched(LU_data=2, LU_pivots=1))
 def lu_unpack(
     ctx: LoweringContext,
     factors: ir.Value,
@@ -105,7 +106,7 @@ def solve_by_lu(
     return matrices.permute_rows(other, order) if adjoint else other
 
 
-@lowering(aten.linalg_lu_solve.default, padding=Padding.EXACT)
+@lowering(aten.linalg_lu_solve.default, padding=batched(LU=2, pivots=1, B=2))
 def linalg_lu_solve(
     ctx: LoweringContext,
     factors: ir.Value,
@@ -119,7 +120,7 @@ def linalg_lu_solve(
     return solve_by_lu(ctx, factors, pivots, other, left=left, adjoint=adjoint)
 
 
-@lowering(aten._linalg_solve_ex.default, padding=Padding.EXACT)
+@lowering(aten._linalg_solve_ex.default, padding=batched(A=2, B=right_side))
 def linalg_solve_ex(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -137,7 +138,7 @@ def linalg_solve_ex(
     return hlo.reshape(solution, ctx.result.shape), factors, pivots, info
 
 
-@lowering(aten.linalg_inv_ex.default, padding=Padding.EXACT)
+@lowering(aten.linalg_inv_ex.default, padding=batched(A=2))
 def linalg_inv_ex(
     ctx: LoweringContext, matrix: ir.Value, *, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -174,7 +175,7 @@ def _swaps_sign(pivots: ir.Value, dtype: torch.dtype) -> ir.Value:
     return hlo.select(odd, stablehlo.negate(one), one)
 
 
-@lowering(aten._linalg_det.default, padding=Padding.EXACT)
+@lowering(aten._linalg_det.default, padding=batched(A=2))
 def linalg_det(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The determinant, LU and pivots; 1 for a matrix without rows."""
     factors, pivots = _decompose(ctx, matrix)
@@ -185,7 +186,7 @@ def linalg_det(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Val
     return result, factors, pivots
 
 
-@lowering(aten._linalg_slogdet.default, padding=Padding.EXACT)
+@lowering(aten._linalg_slogdet.default, padding=batched(A=2))
 def linalg_slogdet(
     ctx: LoweringContext, matrix: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:

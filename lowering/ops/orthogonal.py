@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir
 from lowering.ops import factorizations, matrices
 from lowering.ops.normalization import empty_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_qr.default, padding=Padding.EXACT)
+@lowering(aten.linalg_qr.default, padding=batched(A=2))
 def linalg_qr(
     ctx: LoweringContext, matrix: ir.Value, mode: str = "reduced"
 ) -> tuple[ir.Value, ir.Value]:
@@ -30,19 +31,19 @@ def linalg_qr(
     return factorizations.householder_product(ctx, vectors, taus), upper
 
 
-@lowering(aten.geqrf.default, padding=Padding.EXACT)
+@lowering(aten.geqrf.default, padding=batched(self=2))
 def geqrf(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """R above the Householder vectors, and their factors tau."""
     return factorizations.qr(ctx, matrix)
 
 
-@lowering(aten.linalg_householder_product.default, padding=Padding.EXACT)
+@lowering(aten.linalg_householder_product.default, padding=batched(input=2, tau=1))
 def linalg_householder_product(ctx: LoweringContext, packed: ir.Value, taus: ir.Value) -> ir.Value:
     """The first columns of the product of the reflections, as many as `packed` has."""
     return factorizations.householder_product(ctx, packed, taus)
 
 
-@lowering(aten.ormqr.default, padding=Padding.EXACT)
+@lowering(aten.ormqr.default, padding=batched(self=2, input2=1, input3=2))
 def ormqr(
     ctx: LoweringContext,
     packed: ir.Value,

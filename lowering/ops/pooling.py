@@ -13,13 +13,14 @@ from typing import NamedTuple, TypedDict
 import torch
 
 from lowering import hlo
+from lowering.bucketing.windows import averages_windows, pools_largest
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of, tensor_type
 from lowering.hlo_indexing import linear_index
 from lowering.mlir import ir, stablehlo
 from lowering.ops.convolution import per_dim
 from lowering.ops.matmul import accumulation_dtype
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -117,7 +118,7 @@ def second_result_is_read(ctx: LoweringContext) -> bool:
     return any(user.target is not operator.getitem or user.args[1] == 1 for user in ctx.node.users)
 
 
-@lowering(aten.max_pool2d_with_indices.default, padding=Padding.MASKED)
+@lowering(aten.max_pool2d_with_indices.default, padding=pools_largest(2))
 def max_pool2d_with_indices(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -131,7 +132,7 @@ def max_pool2d_with_indices(
     return _max_pool(ctx, operand, 2, kernel, stride, padding, dilation)
 
 
-@lowering(aten.max_pool3d_with_indices.default, padding=Padding.MASKED)
+@lowering(aten.max_pool3d_with_indices.default, padding=pools_largest(3))
 def max_pool3d_with_indices(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -192,8 +193,64 @@ def _reduce_window_with_index(
 
 # --- average -----------------------------------------------------------------------------------
 
+RealSizes = Sequence[ir.Value | None] | None
 
-@lowering(aten.avg_pool2d.default, padding=Padding.MASKED)
+
+class Divisor(NamedTuple):
+    """By what the sum of a window is divided.
+
+    That is `override`, or the positions of the window inside the input, or those inside the input
+    and its declared padding: never those past it, which `ceil_mode` brings.
+    """
+
+    count_include_pad: bool
+    override: int | None
+    real_sizes: RealSizes
+    """How many positions of a spatial dim are real (i32), where not all are."""
+
+    def counts(self, window: PoolWindow, dim: int, dtype: torch.dtype) -> int | ir.Value:
+        """Return the factor of one dim: a number, or one of `dtype` a window along it."""
+        kernel, stride, low, size, count = (
+            numbers[dim]
+            for numbers in (
+                window.kernel,
+                window.stride,
+                window.padding,
+                window.inputs,
+                window.outputs,
+            )
+        )
+        real = None if self.real_sizes is None else self.real_sizes[dim]
+        if real is not None:
+            return hlo.convert(self._run_time_counts(kernel, stride, low, real, count), dtype)
+        counts = []
+        for position in range(count):
+            start = position * stride - low
+            end = min(start + kernel, size + low)
+            inside = min(end, size) - max(start, 0)
+            counts.append(end - start if self.count_include_pad else inside)
+        if len(set(counts)) == 1:
+            return counts[0]
+        return hlo.constant(torch.tensor(counts, dtype=dtype, device=CPU))
+
+    def _run_time_counts(
+        self, kernel: int, stride: int, low: int, real: ir.Value, count: int
+    ) -> ir.Value:
+        """Return the counts for an input of `real` positions, at least 1."""
+        size = hlo.broadcast_to(real, [count])
+
+        def full(number: int) -> ir.Value:
+            return hlo.full([count], torch.int32, number)
+
+        start = stablehlo.multiply(hlo.iota([count], 0), full(stride))
+        start = stablehlo.subtract(start, full(low))
+        end = stablehlo.minimum(stablehlo.add(start, full(kernel)), stablehlo.add(size, full(low)))
+        if not self.count_include_pad:
+            start, end = stablehlo.maximum(start, full(0)), stablehlo.minimum(end, size)
+        return stablehlo.maximum(stablehlo.subtract(end, start), full(1))
+
+
+@lowering(aten.avg_pool2d.default, padding=averages_windows(2))
 def avg_pool2d(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -203,12 +260,14 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    real_sizes: RealSizes = None,
 ) -> ir.Value:
-    """Sum of each window by its divisor (see `window_divisor`); integers truncate."""
-    return _avg_pool(ctx, operand, 2, kernel, stride, padding, count_include_pad, divisor_override)
+    """Sum of each window by its divisor (see `Divisor`); integers truncate."""
+    divisor = Divisor(count_include_pad, divisor_override, real_sizes)
+    return _avg_pool(ctx, operand, 2, kernel, stride, padding, divisor)
 
 
-@lowering(aten.avg_pool3d.default, padding=Padding.MASKED)
+@lowering(aten.avg_pool3d.default, padding=averages_windows(3))
 def avg_pool3d(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -218,9 +277,11 @@ def avg_pool3d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    real_sizes: RealSizes = None,
 ) -> ir.Value:
-    """Sum of each window by its divisor (see `window_divisor`); integers truncate."""
-    return _avg_pool(ctx, operand, 3, kernel, stride, padding, count_include_pad, divisor_override)
+    """Sum of each window by its divisor (see `Divisor`); integers truncate."""
+    divisor = Divisor(count_include_pad, divisor_override, real_sizes)
+    return _avg_pool(ctx, operand, 3, kernel, stride, padding, divisor)
 
 
 def _avg_pool(
@@ -230,8 +291,7 @@ def _avg_pool(
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
-    count_include_pad: bool,
-    divisor_override: int | None,
+    divisor: Divisor,
 ) -> ir.Value:
     spec, result = spec_of(operand), ctx.result
     if 0 in result.shape:
@@ -239,38 +299,27 @@ def _avg_pool(
     window = PoolWindow.of(rank, spec.shape, result.shape, kernel, stride, padding)
     wide = hlo.convert(operand, accumulation_dtype(spec.dtype))
     total = hlo.reduce_window(wide, 0, stablehlo.add, **window.reduction(spec.rank))
-    mean = divide_by_window(total, window, count_include_pad, divisor_override)
+    mean = divide_by_window(total, window, divisor)
     return hlo.convert(mean, result.dtype)
 
 
-def divide_by_window(
-    operand: ir.Value, window: PoolWindow, count_include_pad: bool, divisor_override: int | None
-) -> ir.Value:
-    """Return `operand`, which has one position a window, by the divisor of each window.
-
-    That is `divisor_override`, or the positions of the window inside the input, or those inside
-    the input and its declared padding: never those past it, which `ceil_mode` brings.
-    """
-    if divisor_override is not None:
-        return stablehlo.divide(operand, hlo.full_like(operand, divisor_override))
+def divide_by_window(operand: ir.Value, window: PoolWindow, divisor: Divisor) -> ir.Value:
+    """Return `operand`, which has one position a window, by the divisor of each window."""
+    if divisor.override is not None:
+        return stablehlo.divide(operand, hlo.full_like(operand, divisor.override))
     spec = spec_of(operand)
     lead = spec.rank - len(window.kernel)
     common = 1
-    divisor = None
-    for dim, (kernel, stride, low, _, size, count) in enumerate(zip(*window, strict=True)):
-        counts = []
-        for position in range(count):
-            start = position * stride - low
-            end = min(start + kernel, size + low)
-            counts.append(end - start if count_include_pad else min(end, size) - max(start, 0))
-        if len(set(counts)) == 1:
-            common *= counts[0]
+    product = None
+    for dim in range(len(window.kernel)):
+        counts = divisor.counts(window, dim, spec.dtype)
+        if isinstance(counts, int):
+            common *= counts
             continue
-        factor = hlo.constant(torch.tensor(counts, dtype=spec.dtype, device=CPU))
-        factor = hlo.broadcast_in_dim(factor, spec.shape, [lead + dim])
-        divisor = factor if divisor is None else stablehlo.multiply(divisor, factor)
-    if divisor is None:
-        divisor = hlo.full_like(operand, common)
+        factor = hlo.broadcast_in_dim(counts, spec.shape, [lead + dim])
+        product = factor if product is None else stablehlo.multiply(product, factor)
+    if product is None:
+        product = hlo.full_like(operand, common)
     elif common != 1:
-        divisor = stablehlo.multiply(divisor, hlo.full_like(operand, common))
-    return stablehlo.divide(operand, divisor)
+        product = stablehlo.multiply(product, hlo.full_like(operand, common))
+    return stablehlo.divide(operand, product)

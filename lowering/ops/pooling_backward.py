@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import torch
 
 from lowering import hlo
+from lowering.bucketing.windows import averages_windows_backward, pools_largest_backward
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import put_along
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
-from lowering.ops.pooling import PoolWindow, divide_by_window
-from lowering.registry import Padding, lowering
+from lowering.ops.pooling import Divisor, PoolWindow, RealSizes, divide_by_window
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -32,7 +33,7 @@ LARGEST_UNROLLED_WINDOW = 32
 # --- max -------------------------------------------------------------------------------------
 
 
-@lowering(aten.max_pool2d_with_indices_backward.default, padding=Padding.MASKED)
+@lowering(aten.max_pool2d_with_indices_backward.default, padding=pools_largest_backward(2))
 def max_pool2d_with_indices_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -48,7 +49,7 @@ def max_pool2d_with_indices_backward(
     return _max_pool_backward(ctx, grad_output, 2, kernel, stride, padding, dilation, indices)
 
 
-@lowering(aten.max_pool3d_with_indices_backward.default, padding=Padding.MASKED)
+@lowering(aten.max_pool3d_with_indices_backward.default, padding=pools_largest_backward(3))
 def max_pool3d_with_indices_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -139,7 +140,7 @@ def scatter_to_plane(
 # --- average -----------------------------------------------------------------------------------
 
 
-@lowering(aten.avg_pool2d_backward.default, padding=Padding.MASKED)
+@lowering(aten.avg_pool2d_backward.default, padding=averages_windows_backward(2))
 def avg_pool2d_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -150,14 +151,14 @@ def avg_pool2d_backward(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
+    real_sizes: RealSizes = None,
 ) -> ir.Value:
     """Gradient of each window by its divisor, at all its positions; shape of `operand`."""
-    return _avg_pool_backward(
-        ctx, grad_output, 2, kernel, stride, padding, count_include_pad, divisor_override
-    )
+    divisor = Divisor(count_include_pad, divisor_override, real_sizes)
+    return _avg_pool_backward(ctx, grad_output, 2, kernel, stride, padding, divisor)
 
 
-@lowering(aten.avg_pool3d_backward.default, padding=Padding.MASKED)
+@lowering(aten.avg_pool3d_backward.default, padding=averages_windows_backward(3))
 def avg_pool3d_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -168,11 +169,11 @@ def avg_pool3d_backward(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
+    real_sizes: RealSizes = None,
 ) -> ir.Value:
     """Gradient of each window by its divisor, at all its positions; shape of `operand`."""
-    return _avg_pool_backward(
-        ctx, grad_output, 3, kernel, stride, padding, count_include_pad, divisor_override
-    )
+    divisor = Divisor(count_include_pad, divisor_override, real_sizes)
+    return _avg_pool_backward(ctx, grad_output, 3, kernel, stride, padding, divisor)
 
 
 def _avg_pool_backward(
@@ -182,15 +183,14 @@ def _avg_pool_backward(
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
-    count_include_pad: bool,
-    divisor_override: int | None,
+    divisor: Divisor,
 ) -> ir.Value:
     shape, outputs = ctx.result.shape, spec_of(grad_output).shape
     if 0 in outputs:
         return hlo.full(shape, ctx.result.dtype, 0)
     window = PoolWindow.of(rank, shape, outputs, kernel, stride, padding)
     grad = hlo.convert(grad_output, accumulation_dtype(ctx.result.dtype))
-    grad = divide_by_window(grad, window, count_include_pad, divisor_override)
+    grad = divide_by_window(grad, window, divisor)
     # A position sums the windows that start at most a kernel before it: slide a window back.
     low = [size - 1 - edge for size, edge in zip(window.kernel, window.padding, strict=True)]
     sizes = [size + extent - 1 for size, extent in zip(window.inputs, window.kernel, strict=True)]

@@ -15,12 +15,14 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.recurrences import recurs
+from lowering.bucketing.run_time import take_along
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype, contract
 from lowering.ops.normalization import as_result, empty_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -97,25 +99,44 @@ def _state(state: ir.Value, dtype: torch.dtype) -> ir.Value:
     return hlo.convert(hlo.reshape(state, spec_of(state).shape[-2:]), dtype)
 
 
-def _in_time(operand: ir.Value, reverse: bool) -> ir.Value:
-    """Return `operand`, mirrored in time if the layer runs backwards; its own inverse."""
-    return stablehlo.reverse(operand, [0]) if reverse else operand
+def _in_time(operand: ir.Value, reverse: bool, real_steps: ir.Value | None) -> ir.Value:
+    """Return `operand`, mirrored in time if the layer runs backwards; its own inverse.
+
+    Where not all steps are real, only those are mirrored, and padding may hold any of them.
+    """
+    if not reverse:
+        return operand
+    if real_steps is None:
+        return stablehlo.reverse(operand, [0])
+    count = operand.type.shape[0]
+    last = hlo.broadcast_to(stablehlo.subtract(real_steps, hlo.full_like(real_steps, 1)), [count])
+    places = stablehlo.subtract(last, hlo.iota([count], 0))
+    return take_along(operand, stablehlo.maximum(places, hlo.full_like(places, 0)), 0)
 
 
-def _below(count: int) -> Callable[..., ir.Value]:
-    """Return the loop condition: the first carried value is below `count`."""
-
-    def condition(step: ir.Value, *carried: ir.Value) -> ir.Value:
-        return hlo.compare(step, hlo.scalar(count, torch.int32), "LT")
-
-    return condition
+def _repeated(
+    count: int | ir.Value, body: Callable[..., list[ir.Value]], carried: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """Return what is carried after `count` passes of `body`, which takes the step as well."""
+    start = hlo.scalar(0, torch.int32)
+    if isinstance(count, int):
+        return hlo.while_loop(
+            lambda step, *_: hlo.compare(step, hlo.scalar(count, torch.int32), "LT"),
+            lambda step, *values: [_next(step), *body(step, *values)],
+            [start, *carried],
+        )[1:]
+    return hlo.while_loop(
+        lambda step, end, *_: hlo.compare(step, end, "LT"),
+        lambda step, end, *values: [_next(step), end, *body(step, *values)],
+        [start, count, *carried],
+    )[2:]
 
 
 def _next(step: ir.Value) -> ir.Value:
     return stablehlo.add(step, hlo.scalar(1, torch.int32))
 
 
-@lowering(_FORWARD, padding=Padding.EXACT, check=_reason)
+@lowering(_FORWARD, padding=recurs, check=_reason)
 def lstm_layer(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -134,12 +155,16 @@ def lstm_layer(
     bidirectional: bool,
     batch_first: bool,
     train: bool,
+    real_steps: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
-    """Hidden states of all steps, last hidden and cell state, an empty workspace."""
+    """Hidden states of all steps, last hidden and cell state, an empty workspace.
+
+    `real_steps` (0-d i32) is how many steps there are, where that is not all of them.
+    """
     _refuse(ctx)
     dtype = accumulation_dtype(spec_of(operand).dtype)
     biases = (input_bias, hidden_bias) if has_biases else ()
-    sums = _in_time(_input_sums(ctx, operand, input_weight, biases), reverse)
+    sums = _in_time(_input_sums(ctx, operand, input_weight, biases), reverse, real_steps)
     steps, batch, _ = spec_of(sums).shape
 
     def body(
@@ -152,23 +177,23 @@ def lstm_layer(
         cell = gates.step(cell)
         hidden = stablehlo.multiply(gates.output, stablehlo.tanh(cell))
         outputs = hlo.dynamic_update(outputs, hidden, step)
-        return [_next(step), sums, weight, hidden, cell, outputs]
+        return [sums, weight, hidden, cell, outputs]
 
     outputs = hlo.full([steps, batch, hidden_size], dtype, 0)
     hidden, cell = _state(hidden, dtype), _state(cell, dtype)
     if steps:
-        start = hlo.scalar(0, torch.int32)
-        carried = [start, sums, hidden_weight, hidden, cell, outputs]
-        *_, hidden, cell, outputs = hlo.while_loop(_below(steps), body, carried)
+        carried = [sums, hidden_weight, hidden, cell, outputs]
+        count = steps if real_steps is None else real_steps
+        *_, hidden, cell, outputs = _repeated(count, body, carried)
     return (
-        as_result(ctx, 0, _in_time(outputs, reverse)),
+        as_result(ctx, 0, _in_time(outputs, reverse, real_steps)),
         as_result(ctx, 1, hidden),
         as_result(ctx, 2, cell),
         empty_result(ctx, 3),
     )
 
 
-@lowering(_BACKWARD, padding=Padding.EXACT, check=_reason)
+@lowering(_BACKWARD, padding=recurs, check=_reason)
 def lstm_layer_backward(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -194,6 +219,7 @@ def lstm_layer_backward(
     batch_sizes: Sequence[int],
     batch_first: bool,
     workspace: ir.Value,
+    real_steps: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
     """Gradients of input, both weights, both biases (the same), first hidden and cell state.
 
@@ -204,7 +230,8 @@ def lstm_layer_backward(
     _refuse(ctx)
     narrow = spec_of(operand).dtype
     dtype = accumulation_dtype(narrow)
-    operand, output = _in_time(operand, reverse), _in_time(output, reverse)
+    operand = _in_time(operand, reverse, real_steps)
+    output = _in_time(output, reverse, real_steps)
     steps, batch, _ = spec_of(operand).shape
     shape = [steps, batch, hidden_size]
     first = hlo.convert(hlo.expand_dims(_state(hidden, dtype), [0]), narrow)
@@ -221,10 +248,11 @@ def lstm_layer_backward(
 
     grads = _gate_grads(
         ctx,
+        steps if real_steps is None else real_steps,
         gates,
         cells,
         hidden_weight,
-        _in_time(given(grad_output, shape), reverse),
+        _in_time(given(grad_output, shape), reverse, real_steps),
         given(grad_hidden, shape[1:]),
         given(grad_cell, shape[1:]),
     )
@@ -233,7 +261,7 @@ def lstm_layer_backward(
     over_steps = ([0, 1], [0, 1])
     bias = hlo.reduce_sum(grad_sums, [0, 1])
     results = (
-        _in_time(contract(ctx, narrow_sums, input_weight, ([2], [0])), reverse),
+        _in_time(contract(ctx, narrow_sums, input_weight, ([2], [0])), reverse, real_steps),
         contract(ctx, narrow_sums, operand, over_steps),
         contract(ctx, narrow_sums, before, over_steps),
         bias,
@@ -256,14 +284,14 @@ def _cell_states(gates: Gates, cell: ir.Value) -> ir.Value:
         *all_gates, cell, cells = carried
         now = Gates(*(hlo.dynamic_index(gate, step) for gate in all_gates))
         cell = now.step(cell)
-        return [_next(step), *all_gates, cell, hlo.dynamic_update(cells, cell, _next(step))]
+        return [*all_gates, cell, hlo.dynamic_update(cells, cell, _next(step))]
 
-    start = hlo.scalar(0, torch.int32)
-    return hlo.while_loop(_below(steps), body, [start, *gates, cell, cells])[-1]
+    return _repeated(steps, body, [*gates, cell, cells])[-1]
 
 
 def _gate_grads(
     ctx: LoweringContext,
+    real_steps: int | ir.Value,
     gates: Gates,
     cells: ir.Value,
     weight: ir.Value,
@@ -279,8 +307,8 @@ def _gate_grads(
 
     def body(step: ir.Value, *carried: ir.Value) -> list[ir.Value]:
         *fixed, grad_hidden, grad_cell, sums = carried
-        *all_gates, cells, weight, grad_output = fixed
-        time = stablehlo.subtract(hlo.scalar(steps - 1, torch.int32), step)
+        last, *all_gates, cells, weight, grad_output = fixed
+        time = stablehlo.subtract(last, step)
         now = Gates(*(hlo.dynamic_index(gate, time) for gate in all_gates))
         before, after = hlo.dynamic_index(cells, time), hlo.dynamic_index(cells, _next(time))
         grad_hidden = stablehlo.add(grad_hidden, hlo.dynamic_index(grad_output, time))
@@ -299,11 +327,12 @@ def _gate_grads(
         grad_hidden = contract(ctx, narrow, weight, ([1], [0]))
         grad_cell = stablehlo.multiply(grad_cell, now.forget)
         sums = hlo.dynamic_update(sums, grads, time)
-        return [_next(step), *fixed, grad_hidden, grad_cell, sums]
+        return [*fixed, grad_hidden, grad_cell, sums]
 
-    start = hlo.scalar(0, torch.int32)
-    carried = [start, *gates, cells, weight, grad_output, grad_hidden, grad_cell, sums]
-    *_, grad_hidden, grad_cell, sums = hlo.while_loop(_below(steps), body, carried)
+    count = hlo.scalar(real_steps, torch.int32) if isinstance(real_steps, int) else real_steps
+    last = stablehlo.subtract(count, hlo.full_like(count, 1))
+    carried = [last, *gates, cells, weight, grad_output, grad_hidden, grad_cell, sums]
+    *_, grad_hidden, grad_cell, sums = _repeated(real_steps, body, carried)
     return [sums, grad_hidden, grad_cell]
 
 

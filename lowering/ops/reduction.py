@@ -156,8 +156,8 @@ def _moments(
 ) -> tuple[ir.Value, ir.Value]:
     """Return variance (real) and mean over `dim`, in two passes, in the operand's dtype.
 
-    `correction` is taken off the count (of the `real` elements); without one it is 1. What remains of the count is never
-    below 0, so too few elements give NaN or inf.
+    `correction` is taken off the count (of the `real` elements); without one it is 1. What remains
+    of the count is never below 0, so too few elements give NaN or inf.
     """
     spec = spec_of(operand)
     dims = hlo.canonical_dims(dim, spec.rank)

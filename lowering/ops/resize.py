@@ -14,13 +14,14 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.batches import resizes
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import put, take
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype
 from lowering.ops.pooling import CPU
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -234,7 +235,7 @@ def _all_factors(ctx: LoweringContext, factors: Sequence[float | None]) -> list[
     return [*factors, *[None] * (rank - len(factors))]
 
 
-@lowering(*_ALIGNABLE, padding=Padding.INDEXED, check=_integer_reason)
+@lowering(*_ALIGNABLE, padding=resizes, check=_integer_reason)
 def resize(
     ctx: LoweringContext,
     operand: ir.Value,
@@ -247,7 +248,7 @@ def resize(
     return _resize(ctx, operand, taps_of, align_corners, _all_factors(ctx, factors))
 
 
-@lowering(*_ALIGNABLE_BACKWARD, padding=Padding.INDEXED)
+@lowering(*_ALIGNABLE_BACKWARD, padding=resizes)
 def resize_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,
@@ -261,7 +262,7 @@ def resize_backward(
     return _resize_backward(ctx, grad_output, taps_of, align_corners, _all_factors(ctx, factors))
 
 
-@lowering(*_NEAREST_BACKWARD, padding=Padding.INDEXED)
+@lowering(*_NEAREST_BACKWARD, padding=resizes)
 def nearest_backward(
     ctx: LoweringContext,
     grad_output: ir.Value,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo
+from lowering.bucketing.batches import batched
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops import factorizations, matrices
 from lowering.ops.normalization import empty_result
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten._linalg_eigh.default, padding=Padding.EXACT)
+@lowering(aten._linalg_eigh.default, padding=batched(A=2))
 def linalg_eigh(
     ctx: LoweringContext, matrix: ir.Value, UPLO: str = "L", compute_v: bool = True
 ) -> tuple[ir.Value, ir.Value]:
@@ -28,7 +29,7 @@ def linalg_eigh(
     return values, basis if compute_v else empty_result(ctx, 1)
 
 
-@lowering(aten._linalg_svd.default, padding=Padding.EXACT)
+@lowering(aten._linalg_svd.default, padding=batched(A=2))
 def linalg_svd(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -44,19 +45,19 @@ def linalg_svd(
     return u, values, vh
 
 
-@lowering(aten.linalg_eig.default, padding=Padding.EXACT)
+@lowering(aten.linalg_eig.default, padding=batched(self=2))
 def linalg_eig(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Complex eigenvalues and eigenvectors, in the order of LAPACK's geev."""
     return factorizations.eig(ctx, matrix)
 
 
-@lowering(aten._linalg_eigvals.default, padding=Padding.EXACT)
+@lowering(aten._linalg_eigvals.default, padding=batched(self=2))
 def linalg_eigvals(ctx: LoweringContext, matrix: ir.Value) -> ir.Value:
     """Complex eigenvalues."""
     return factorizations.eig(ctx, matrix, vectors=False)[0]
 
 
-@lowering(aten.linalg_pinv.atol_rtol_tensor, padding=Padding.EXACT)
+@lowering(aten.linalg_pinv.atol_rtol_tensor, padding=batched(self=2, atol=0, rtol=0))
 def linalg_pinv(
     ctx: LoweringContext,
     matrix: ir.Value,
