@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.conformance.cases import KINDS, Case, all_cases
 from tests.conformance.declared import surprises
 from tests.conformance.pool import Result, run_cases, serve
-from tests.conformance.report import table
+from tests.conformance.report import padding_table, table
 
 
 def main() -> int:
@@ -54,6 +54,7 @@ def main() -> int:
         progress=_print_failures,
     )
     print("\n" + table(results))
+    print("\n" + padding_table(results))
     found = list(surprises(results))
     print(f"\n{len(found)} surprises")
     return 1 if found else 0

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,13 +38,21 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
     "out": (torch.float32,),
     "error": (torch.float32,),
     "module": (torch.float32,),
+    "dynamic": (torch.float32, torch.int64),
+    "dynamic-backward": (torch.float32,),
 }
 """The checks, with the dtypes that the full run takes for each.
 
 `forward`, `backward`: OpInfo's samples, and their gradients. `reference`: its reference inputs.
 `inplace`, `out`: the samples through the op's in-place and `out=` forms. `error`: inputs that eager
-refuses. `module`: module_info, outputs and gradients.
+refuses. `module`: module_info, outputs and gradients. `dynamic`, `dynamic-backward`: OpInfo's
+samples and their gradients once more, with dynamic sizes.
 """
+
+WITH_GRADIENTS = frozenset({"backward", "dynamic-backward"})
+PADDED = frozenset({"dynamic", "dynamic-backward"})
+
+SMALLEST_DYNAMIC = 3
 
 
 # Vectors whose signs or phases are anyone's choice; OpInfo has the functions that take it out.
@@ -140,7 +148,7 @@ def all_cases() -> Iterator[Case]:
 
 
 def _has(info: Any, kind: str, dtype: torch.dtype) -> bool:
-    if kind == "backward":
+    if kind in WITH_GRADIENTS:
         return bool(info.supports_autograd) and dtype in info.supported_backward_dtypes("cpu")
     if kind == "inplace":
         return info.get_inplace() is not None and dtype in info.supported_dtypes("cpu")
@@ -157,11 +165,33 @@ def samples_of(case: Case, most: int | None = None) -> list[tuple[int, Sample]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = list(_module_samples(case) if case.kind == "module" else _op_samples(case))
-    count = len(samples)
-    if most is None or count <= most:
-        return list(enumerate(samples))
-    chosen = sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})
-    return [(index, samples[index]) for index in chosen]
+    indices: Sequence[int] = range(len(samples))
+    if case.kind in PADDED:
+        # Those with most to get wrong first.
+        indices = sorted(
+            [index for index in indices if _dynamic_rank(samples[index])[0]],
+            key=lambda index: _dynamic_rank(samples[index]),
+            reverse=True,
+        )
+    count = len(indices)
+    chosen: Iterable[int] = range(count)
+    if most is not None and count > most:
+        chosen = sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})
+    return [(indices[place], samples[indices[place]]) for place in chosen]
+
+
+def dynamic_dims(tensor: torch.Tensor) -> list[int]:
+    """Return the dims that `dynamic` makes dynamic."""
+    if tensor.layout is not torch.strided:
+        return []
+    return [dim for dim, size in enumerate(tensor.shape) if size >= SMALLEST_DYNAMIC]
+
+
+def _dynamic_rank(sample: Sample) -> tuple[int, int, int]:
+    """Return how many different dynamic sizes a sample has, how many dims, how many elements."""
+    tensors = sample.tensors()
+    sizes = [tensor.shape[dim] for tensor in tensors for dim in dynamic_dims(tensor)]
+    return len(set(sizes)), len(sizes), sum(tensor.numel() for tensor in tensors)
 
 
 def _op_samples(case: Case) -> Iterator[Sample]:
@@ -176,12 +206,12 @@ def _op_samples(case: Case) -> Iterator[Sample]:
     if case.kind == "reference":
         generated = info.reference_inputs("cpu", dtype)
     else:
-        generated = info.sample_inputs("cpu", dtype, requires_grad=case.kind == "backward")
+        generated = info.sample_inputs("cpu", dtype, requires_grad=case.kind in WITH_GRADIENTS)
     for sample in generated:
         if case.kind == "inplace" and sample.broadcasts_input:
             continue
         called = function
-        if case.kind == "backward" or case.name in GAUGE_FREE:
+        if case.kind in WITH_GRADIENTS or case.name in GAUGE_FREE:
             called = _processed(function, sample.output_process_fn_grad)
         made = Sample(called, (sample.input, *sample.args), sample.kwargs)
         with_output = _with_output(made) if case.kind == "out" else made

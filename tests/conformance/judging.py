@@ -40,6 +40,10 @@ class Outcome:
 
     status: str
     detail: str = ""
+    exact_reason: str | None = None
+    """Why a graph with dynamic sizes ran at exact shapes; None if none did."""
+    is_padded: bool = False
+    """Whether a graph with dynamic sizes ran padded."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def judge(case: Case, sample: Sample) -> Outcome:
         try:
             expected = observe(sample, sample.function)
         except Exception as error:
-            return Outcome("outside", f"eager itself: {_first_line(error)}")
+            return Outcome("outside", f"eager itself: {first_line(error)}")
         fault = fault_of(case, sample, expected, "tpu")
         if fault is None:
             return Outcome("passed")
@@ -91,9 +95,9 @@ def fault_of(case: Case, sample: Sample, expected: Observed, backend: str) -> st
     try:
         actual = observe(sample, _compiled(sample.function, backend, options))
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     fault = difference(case, sample, actual, expected)
-    if fault is None or not _is_random(sample, expected):
+    if fault is None or not is_random(sample, expected):
         return fault
     return difference(case, sample, actual, expected, values=False)
 
@@ -108,9 +112,19 @@ def _call(sample: Sample, function: Callable[..., Any]) -> Any:
     return function(*sample.args, **sample.kwargs)
 
 
-def observe(sample: Sample, function: Callable[..., Any]) -> Observed:
-    """Call `function` on a copy of the sample and return all that the call leaves behind."""
+def observe(
+    sample: Sample,
+    function: Callable[..., Any],
+    *,
+    prepare: Callable[[Sample], None] | None = None,
+) -> Observed:
+    """Call `function` on a copy of the sample and return all that the call leaves behind.
+
+    `prepare` gets the copy first.
+    """
     own = sample.copy()
+    if prepare is not None:
+        prepare(own)
     # In-place forms write to their input, which must not be a leaf that requires a gradient.
     outputs = pytree.tree_leaves(_call(own, function))
     inputs = [tensor for tensor in own.tensors() if tensor.requires_grad]
@@ -134,7 +148,7 @@ def observe(sample: Sample, function: Callable[..., Any]) -> Observed:
     return Observed(detached, gradients, [tensor.detach() for tensor in own.tensors()])
 
 
-def _is_random(sample: Sample, expected: Observed) -> bool:
+def is_random(sample: Sample, expected: Observed) -> bool:
     """Whether eager, run again further along the random stream, gives other values."""
     own = sample.copy()
     torch.manual_seed(1234)
@@ -258,7 +272,8 @@ def _widened(sample: Sample) -> Sample:
     return Sample(wide.function, args, kwargs)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the type of an error and the lines of it that matter, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Dynamo's wrapper has the error itself in its second line.
     return f"{type(error).__name__}: {' '.join(lines[:2])}"[:300]

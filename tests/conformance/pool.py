@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.cases import Case, samples_of
+from tests.conformance.cases import PADDED, Case, samples_of
 from tests.conformance.evidence import Recorder
 from tests.conformance.judging import judge
+from tests.conformance.padded import judge_padded
 
 # A worker keeps every program that it compiles; a fresh one starts before that grows large.
 CASES_PER_WORKER = 150
@@ -34,6 +35,10 @@ class Result:
     outside: int = 0
     """Samples that aot_eager cannot do either."""
     failures: dict[int, str] = field(default_factory=dict)
+    padded: int = 0
+    """Samples in which a graph ran padded."""
+    exact: dict[int, str] = field(default_factory=dict)
+    """By sample: why a graph with dynamic sizes ran at exact shapes."""
     seconds: float = 0.0
     all_samples: bool = False
     """Whether every sample of the case was run."""
@@ -59,7 +64,10 @@ def run_case(case: Case, most: int | None) -> Result:
     recorder = Recorder()
     for index, sample in samples:
         with recorder:
-            outcome = judge(case, sample)
+            outcome = (judge_padded if case.kind in PADDED else judge)(case, sample)
+        result.padded += outcome.is_padded
+        if outcome.exact_reason is not None:
+            result.exact[index] = outcome.exact_reason
         if outcome.status == "passed":
             result.passed += 1
         elif outcome.status == "outside":
@@ -100,7 +108,8 @@ def decode(line: str) -> Result:
     """Return the result of a JSON line."""
     data = json.loads(line)
     data["case"] = Case(*data["case"])
-    data["failures"] = {int(index): text for index, text in data["failures"].items()}
+    for name in ("failures", "exact"):
+        data[name] = {int(index): text for index, text in data.get(name, {}).items()}
     return Result(**data)
 
 

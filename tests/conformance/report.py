@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
+from tests.conformance.cases import PADDED
 from tests.conformance.pool import Result
 
 # What has to pass at least, in percent of the entries that count.
@@ -47,6 +49,38 @@ def table(results: list[Result]) -> str:
             f"| {crashes} |"
         )
     return "\n".join(lines)
+
+
+def padding_table(results: list[Result]) -> str:
+    """Return how many entries ran padded, and why the others did not; empty if none was dynamic.
+
+    An entry is dynamic if a graph of it had dynamic sizes, exact if one of those graphs ran at
+    exact shapes.
+    """
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.case.kind in PADDED and (result.padded or result.exact):
+            groups[result.case.kind, result.case.dtype].append(result)
+    if not groups:
+        return ""
+    lines = ["| kind | dtype | dynamic entries | exact | % |", "|---|---|--:|--:|--:|"]
+    reasons: dict[str, set[str]] = defaultdict(set)
+    for (kind, dtype), group in groups.items():
+        exact = [result for result in group if result.exact]
+        share = _percent(len(exact), len(group))
+        lines.append(f"| {kind} | {dtype} | {len(group)} | {len(exact)} | {share} |")
+        for result in exact:
+            for reason in result.exact.values():
+                reasons[_without_place(reason)].add(result.case.name)
+    lines += ["", "| exact entries | reason | such as |", "|--:|---|---|"]
+    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"| {len(names)} | {reason} | {', '.join(sorted(names)[:8])} |")
+    return "\n".join(lines)
+
+
+def _without_place(reason: str) -> str:
+    """Return a reason without the line of the user's program that it names."""
+    return re.sub(r"^(\S+) at .*?: ", r"\1: ", " ".join(reason.split()))[:240]
 
 
 def _percent(part: int, whole: int) -> str:

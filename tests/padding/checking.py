@@ -118,13 +118,13 @@ def _outcome(
 
 
 def bits_equal(left: Any, right: Any) -> bool:
-    """Return whether two results are the same, bit for bit."""
-    if not isinstance(left, torch.Tensor):
-        return bool(left == right)
+    """Whether two tensors have the same shape, dtype and bits; other values, whether equal."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return left is right or bool(left == right) or bool(left != left and right != right)
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     return torch.equal(_bytes(left), _bytes(right))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).contiguous().view(torch.uint8)
+    return tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
