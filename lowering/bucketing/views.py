@@ -8,6 +8,7 @@ from lowering import hlo
 from lowering.bucketing.atoms import (
     Dim,
     Layout,
+    dim_of,
     is_padded,
     physical_size,
     view,
@@ -118,3 +119,16 @@ def reinterpreted(call: Call) -> Outcome:
     if is_padded(layout.dims[-1]):
         raise call.decline("it reads a padded dim as elements of another width")
     return call.run(), [Layout((*layout.dims[:-1], plain))]
+
+
+def paired(call: Call) -> Outcome:
+    """The last dim, of size 2, read as real and imaginary part."""
+    layout = call.layout("self")
+    last = len(layout.dims) - 1
+    return call.run(), [Layout(layout.dims[:last], layout.zeros - {last})]
+
+
+def unpaired(call: Call) -> Outcome:
+    """Real and imaginary part along a new last dim."""
+    layout = call.layout("self")
+    return call.run(), [Layout((*layout.dims, dim_of(2, 2)), layout.zeros)]

@@ -7,6 +7,7 @@ import math
 import torch
 
 from lowering import hlo
+from lowering.bucketing.views import paired, unpaired
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
@@ -40,13 +41,13 @@ def conjugate(operand: ir.Value) -> ir.Value:
     return stablehlo.complex(stablehlo.real(operand), imaginary)
 
 
-@lowering(aten.view_as_complex.default, aten.view_as_complex_copy.default, padding=Padding.FLOWS)
+@lowering(aten.view_as_complex.default, aten.view_as_complex_copy.default, padding=paired)
 def view_as_complex(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """The last dim, of size 2, read as real and imaginary part."""
     return complex_from_pairs(operand)
 
 
-@lowering(aten.view_as_real.default, aten.view_as_real_copy.default, padding=Padding.FLOWS)
+@lowering(aten.view_as_real.default, aten.view_as_real_copy.default, padding=unpaired)
 def view_as_real(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """Real and imaginary part along a new last dim."""
     return pairs_from_complex(operand)

@@ -12,11 +12,12 @@ import torch
 from torch import fx
 
 from lowering import hlo
+from lowering.bucketing.products import grouped, grouped_backward
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, spec_of, tensor_type
 from lowering.mlir import chlo, ir, stablehlo
 from lowering.ops.matmul import accumulation_dtype, contract
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -26,7 +27,7 @@ def _bias_reason(node: fx.Node) -> str | None:
     return "eager PyTorch takes no bias here either" if bias is not None else None
 
 
-@lowering(aten._grouped_mm.default, padding=Padding.EXACT, check=_bias_reason)
+@lowering(aten._grouped_mm.default, padding=grouped("self", "mat2"), check=_bias_reason)
 def grouped_mm(
     ctx: LoweringContext,
     left: ir.Value,
@@ -56,7 +57,7 @@ def grouped_mm(
     return hlo.convert(hlo.transpose(_groups_of_rows(ctx, *transposed, offs), [1, 0]), dtype)
 
 
-@lowering("transformers.grouped_mm_fallback.default", padding=Padding.EXACT)
+@lowering("transformers.grouped_mm_fallback.default", padding=grouped("input", "weight"))
 def grouped_mm_fallback(
     ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value
 ) -> ir.Value:
@@ -64,7 +65,7 @@ def grouped_mm_fallback(
     return hlo.convert(_groups_of_rows(ctx, input, weight, offs), ctx.result.dtype)
 
 
-@lowering("transformers.grouped_mm_fallback_backward.default", padding=Padding.EXACT)
+@lowering("transformers.grouped_mm_fallback_backward.default", padding=grouped_backward)
 def grouped_mm_fallback_backward(
     ctx: LoweringContext, input: ir.Value, weight: ir.Value, offs: ir.Value, grad_output: ir.Value
 ) -> tuple[ir.Value, ir.Value]:

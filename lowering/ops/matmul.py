@@ -12,10 +12,11 @@ import torch
 
 from lowering import hlo
 from lowering.bucketing.contractions import contracts
+from lowering.bucketing.products import batches_added, three_multiplied
 from lowering.context import LoweringContext
 from lowering.dtypes import is_unsigned, spec_of
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -95,7 +96,7 @@ def addmv(
     return add_product(ctx, added, contract(ctx, matrix, vector, ([1], [0])), beta, alpha)
 
 
-@lowering(aten.addbmm.default, padding=Padding.MASKED)
+@lowering(aten.addbmm.default, padding=batches_added)
 def addbmm(
     ctx: LoweringContext,
     added: ir.Value,
@@ -141,7 +142,7 @@ def _cast(factor: hlo.Scalar, dtype: torch.dtype) -> hlo.Scalar:
     return int(factor)  # type: ignore[arg-type]
 
 
-@lowering(aten._trilinear.default, padding=Padding.MASKED)
+@lowering(aten._trilinear.default, padding=three_multiplied)
 def trilinear(
     ctx: LoweringContext,
     first: ir.Value,

@@ -7,16 +7,17 @@ import math
 import torch
 
 from lowering import hlo
+from lowering.bucketing.products import scaled_product
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
 from lowering.ops.matmul import contract
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
 
-@lowering(aten._scaled_mm.default, padding=Padding.EXACT)
+@lowering(aten._scaled_mm.default, padding=scaled_product)
 def scaled_mm(
     ctx: LoweringContext,
     left: ir.Value,
