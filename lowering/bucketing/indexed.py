@@ -33,6 +33,7 @@ def physical_positions(call: Call, index: ir.Value, dim: Dim) -> ir.Value:
 
 def embedded(call: Call) -> Outcome:
     """Rows of a table at positions: padding reads some row, and stays padding."""
+    call.names_shape("padding_idx")  # It concerns the gradient only.
     table, positions = call.layout("weight"), call.layout("indices")
     call.replace("indices", physical_positions(call, call.value("indices"), table.dims[0]))
     return call.run(), [Layout((*positions.dims, *table.dims[1:]))]
