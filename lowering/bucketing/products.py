@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from lowering.bucketing.atoms import Dim, Layout, is_padded
 from lowering.bucketing.call import Call, Outcome
+from lowering.bucketing.contractions import take_factors
 from lowering.bucketing.placing import front
 from lowering.bucketing.rules import broadcast_dims, matched
 from lowering.registry import PaddingRule
@@ -28,6 +29,7 @@ def batches_added(call: Call) -> Outcome:
     _lay(call, "batch2", [batch, inner, columns], [0, 1])
     result = [rows, columns]
     call.replace("self", matched(call, call.value("self"), call.layout("self"), result))
+    take_factors(call)
     return call.run(), [Layout(tuple(result))]
 
 

@@ -112,7 +112,11 @@ def addbmm(
 
 
 def add_product(
-    ctx: LoweringContext, added: ir.Value, product: ir.Value, beta: hlo.Scalar, alpha: hlo.Scalar
+    ctx: LoweringContext,
+    added: ir.Value,
+    product: ir.Value,
+    beta: hlo.Scalar | ir.Value,
+    alpha: hlo.Scalar | ir.Value,
 ) -> ir.Value:
     """Return beta * added + alpha * product in the result's dtype.
 
@@ -122,6 +126,9 @@ def add_product(
     shape = ctx.result.shape
     terms = []
     for term, factor in ((added, beta), (product, alpha)):
+        if isinstance(factor, ir.Value):
+            terms.append(_scaled(hlo.broadcast_to(hlo.convert(term, dtype), shape), factor))
+            continue
         factor = _cast(factor, ctx.result.dtype)
         if factor == 0:
             continue
@@ -133,6 +140,15 @@ def add_product(
         return hlo.full(shape, ctx.result.dtype, 0)
     total = terms[0] if len(terms) == 1 else stablehlo.add(*terms)
     return hlo.convert(total, ctx.result.dtype)
+
+
+def _scaled(term: ir.Value, factor: ir.Value) -> ir.Value:
+    """Return `term` times a 0-d factor that only the run can tell; zero if that is zero."""
+    spec = spec_of(term)
+    factor = hlo.broadcast_to(hlo.convert(factor, spec.dtype), spec.shape)
+    zero = hlo.full_like(term, 0)
+    dropped = hlo.compare(factor, zero, "EQ")
+    return hlo.select(dropped, zero, stablehlo.multiply(term, factor))
 
 
 def _cast(factor: hlo.Scalar, dtype: torch.dtype) -> hlo.Scalar:
