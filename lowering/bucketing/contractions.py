@@ -42,9 +42,18 @@ def contracts(
         if added is not None:
             layout = call.layout(added)
             call.replace(added, matched(call, call.value(added), layout, result))
+            take_factors(call)
         return call.run(), [Layout(tuple(result))]
 
     return rule
+
+
+def take_factors(call: Call) -> None:
+    """Give the op's rule 0-d values for its factors that are dynamic sizes."""
+    for name in ("beta", "alpha"):
+        factor = call.size(name, 1)
+        if not isinstance(factor, bool | int | float | complex):
+            call.replace(name, call.sizes.number(factor, call.result.dtype))
 
 
 def _free(dims: Sequence[Dim], taken: Sequence[int]) -> list[Dim]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from lowering import hlo
@@ -12,16 +11,11 @@ from lowering.bucketing.placing import (
     cut,
     from_front,
     number,
-    number_like,
     prefixed,
     put_first,
     with_dims,
 )
-from lowering.bucketing.run_time import take_along
 from lowering.bucketing.views import reordered
-from lowering.mlir import stablehlo
-from lowering.signature import dense_order
-from lowering.sizes import plain_size
 
 
 def sliced(call: Call) -> Outcome:
@@ -137,27 +131,3 @@ def windowed(call: Call) -> Outcome:
 
 def _appended(layout: Layout, dim: Dim) -> Layout:
     return Layout((*layout.dims, dim), layout.zeros)
-
-
-# --- by strides -----------------------------------------------------------------------------------
-
-
-def strided(call: Call) -> Outcome:
-    """Elements of the memory of the real tensor, which lies in `order`, at strided places."""
-    layout = call.layout("self")
-    fake = call.fake("self")
-    order = dense_order(*(call.ctx.sizes.shape(sizes) for sizes in (fake.shape, fake.stride())))
-    if order is None:
-        raise call.decline("its operand has gaps or overlaps in memory")
-    own = plain_size(fake.storage_offset())
-    offset = call.size("storage_offset")
-    plain = call.plain()
-    place = number_like(call, 0 if offset is None else offset - own, hlo.iota(plain.shape, 0))
-    for dim, stride in enumerate(call.size("stride")):
-        step = number_like(call, stride, place)
-        place = stablehlo.add(place, stablehlo.multiply(hlo.iota(plain.shape, dim), step))
-    lying = [layout.dims[dim] for dim in order]
-    count = math.prod(layout.shape)
-    index = hlo.reshape(call.sizes.physical_index(lying, place), [math.prod(plain.shape)])
-    flat = hlo.reshape(hlo.transpose(call.value("self"), order), [count])
-    return hlo.reshape(take_along(flat, index, 0), plain.shape), [plain]

@@ -13,6 +13,7 @@ from lowering.bucketing.atoms import (
     physical_size,
 )
 from lowering.bucketing.call import Call, Outcome
+from lowering.bucketing.placing import front
 from lowering.bucketing.rules import broadcast_dims, matched
 from lowering.bucketing.views import reordered
 from lowering.dtypes import spec_of
@@ -32,6 +33,7 @@ def physical_positions(call: Call, index: ir.Value, dim: Dim) -> ir.Value:
 
 def embedded(call: Call) -> Outcome:
     """Rows of a table at positions: padding reads some row, and stays padding."""
+    call.names_shape("padding_idx")  # It concerns the gradient only.
     table, positions = call.layout("weight"), call.layout("indices")
     call.replace("indices", physical_positions(call, call.value("indices"), table.dims[0]))
     return call.run(), [Layout((*positions.dims, *table.dims[1:]))]
@@ -89,14 +91,10 @@ def level(call: Call, dim: int) -> tuple[Layout, Layout]:
     mine, its = list(layout.dims), list(positions.dims)
     for other in range(len(mine)):
         if other != dim and mine[other] != its[other]:
-            mine[other] = _front(mine[other])
+            mine[other] = front(mine[other])
             size = logical_size(its[other])
             extent = min(physical_size(its[other]), physical_size(mine[other]))
             its[other] = dim_of(size, extent)
     call.replace("self", call.sizes.relayout(call.value("self"), layout.dims, mine))
     call.replace("index", call.sizes.relayout(call.value("index"), positions.dims, its))
     return Layout(tuple(mine)), Layout(tuple(its))
-
-
-def _front(dim: Dim) -> Dim:
-    return dim if is_prefix(dim) else dim_of(logical_size(dim), physical_size(dim))

@@ -90,7 +90,10 @@ def takes_top(call: Call) -> Outcome:
 
 
 def takes_place(call: Call) -> Outcome:
-    """The element at one place of a sorted dim."""
+    """The element at one place of a sorted dim; a dynamic place is given to the op's rule."""
+    place = call.size("k")
+    if not isinstance(place, int):
+        call.replace("k", call.sizes.number(place))
     dims = _dim(call)
     layout = _ordered(call, dims)
     return results(call, call.run(), _reduced(call, layout, dims))

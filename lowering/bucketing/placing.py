@@ -29,6 +29,11 @@ Places = Callable[[ir.Value], ir.Value]
 """Takes the logical positions of a result (1-d i32), gives those to read there."""
 
 
+def front(dim: Dim) -> Dim:
+    """Return the dim of this size whose real positions come first."""
+    return dim if is_prefix(dim) else dim_of(logical_size(dim), physical_size(dim))
+
+
 def prefixed(call: Call, value: ir.Value, layout: Layout, dim: int) -> tuple[ir.Value, Dim]:
     """Return `value` with the real positions of `dim` first, and that dim."""
     source = layout.dims[dim]

@@ -8,6 +8,7 @@ from lowering import hlo
 from lowering.bucketing.atoms import (
     Dim,
     Layout,
+    dim_of,
     is_padded,
     physical_size,
     view,

@@ -12,10 +12,11 @@ import torch
 
 from lowering import hlo
 from lowering.bucketing.contractions import contracts
+from lowering.bucketing.products import batches_added, three_multiplied
 from lowering.context import LoweringContext
 from lowering.dtypes import is_unsigned, spec_of
 from lowering.mlir import ir, stablehlo
-from lowering.registry import Padding, lowering
+from lowering.registry import lowering
 
 aten = torch.ops.aten
 
@@ -95,7 +96,7 @@ def addmv(
     return add_product(ctx, added, contract(ctx, matrix, vector, ([1], [0])), beta, alpha)
 
 
-@lowering(aten.addbmm.default, padding=Padding.MASKED)
+@lowering(aten.addbmm.default, padding=batches_added)
 def addbmm(
     ctx: LoweringContext,
     added: ir.Value,
@@ -111,7 +112,11 @@ def addbmm(
 
 
 def add_product(
-    ctx: LoweringContext, added: ir.Value, product: ir.Value, beta: hlo.Scalar, alpha: hlo.Scalar
+    ctx: LoweringContext,
+    added: ir.Value,
+    product: ir.Value,
+    beta: hlo.Scalar | ir.Value,
+    alpha: hlo.Scalar | ir.Value,
 ) -> ir.Value:
     """Return beta * added + alpha * product in the result's dtype.
 
@@ -121,6 +126,9 @@ def add_product(
     shape = ctx.result.shape
     terms = []
     for term, factor in ((added, beta), (product, alpha)):
+        if isinstance(factor, ir.Value):
+            terms.append(_scaled(hlo.broadcast_to(hlo.convert(term, dtype), shape), factor))
+            continue
         factor = _cast(factor, ctx.result.dtype)
         if factor == 0:
             continue
@@ -134,6 +142,15 @@ def add_product(
     return hlo.convert(total, ctx.result.dtype)
 
 
+def _scaled(term: ir.Value, factor: ir.Value) -> ir.Value:
+    """Return `term` times a 0-d factor that only the run can tell; zero if that is zero."""
+    spec = spec_of(term)
+    factor = hlo.broadcast_to(hlo.convert(factor, spec.dtype), spec.shape)
+    zero = hlo.full_like(term, 0)
+    dropped = hlo.compare(factor, zero, "EQ")
+    return hlo.select(dropped, zero, stablehlo.multiply(term, factor))
+
+
 def _cast(factor: hlo.Scalar, dtype: torch.dtype) -> hlo.Scalar:
     """Return `factor` cast to an integer where the tensors are integers, as eager does."""
     if dtype.is_floating_point or dtype.is_complex:
@@ -141,7 +158,7 @@ def _cast(factor: hlo.Scalar, dtype: torch.dtype) -> hlo.Scalar:
     return int(factor)  # type: ignore[arg-type]
 
 
-@lowering(aten._trilinear.default, padding=Padding.MASKED)
+@lowering(aten._trilinear.default, padding=three_multiplied)
 def trilinear(
     ctx: LoweringContext,
     first: ir.Value,

@@ -136,14 +136,18 @@ def _one_place(ctx: LoweringContext, rows: ir.Value, place: int | ir.Value, dim:
 
 @lowering(aten.kthvalue.default, padding=takes_place)
 def kthvalue(
-    ctx: LoweringContext, operand: ir.Value, k: int, dim: int = -1, keepdim: bool = False
+    ctx: LoweringContext, operand: ir.Value, k: int | ir.Value, dim: int = -1, keepdim: bool = False
 ) -> tuple[ir.Value, ir.Value]:
     """The `k`-th smallest along `dim` and its position (int64).
 
     Of equal elements, the position is that of a stable sort; eager leaves it undefined.
     """
     rows = _as_rows(operand)
-    return _one_place(ctx, rows, k - 1, hlo.canonical_dim(dim, spec_of(rows).rank))
+    if isinstance(k, ir.Value):
+        place: int | ir.Value = stablehlo.subtract(k, hlo.full_like(k, 1))
+    else:
+        place = k - 1
+    return _one_place(ctx, rows, place, hlo.canonical_dim(dim, spec_of(rows).rank))
 
 
 @lowering(aten.median.dim, padding=takes_counted_place)

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from lowering import hlo
-from lowering.bucketing.cutting import strided
+from lowering.bucketing.strides import strided, strided_written
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.hlo_indexing import position_dtype, put, take
@@ -142,7 +142,7 @@ def _positions(window: _Window) -> ir.Value:
     return total
 
 
-@lowering(aten.as_strided_scatter.default, padding=Padding.EXACT, check=_check_gapless)
+@lowering(aten.as_strided_scatter.default, padding=strided_written, check=_check_gapless)
 def as_strided_scatter(
     ctx: LoweringContext,
     operand: ir.Value,

@@ -110,6 +110,8 @@ def strided(x: torch.Tensor) -> Any:
         x.as_strided((b, s), (4 * s, 4)),
         x.as_strided((b, 3), (1, 2), 1),
         x.transpose(0, 1).as_strided((s, b), (4, 4 * s), 2),
+        x.as_strided_scatter(x[..., 0] * 2, (b, s), (4 * s, 4), 1),
+        x.detach().transpose(0, 1).as_strided_scatter(x[:, :3, 0].detach(), (b, 3), (4 * s, 1)),
     )
 
 
