@@ -6,6 +6,7 @@ those of A, whose real positions come first. The batch may be padded as well.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 
 import torch
@@ -146,7 +147,11 @@ def self_adjoint(call: Call) -> Outcome:
 def singular_values(call: Call) -> Outcome:
     """Singular values: those of padding are zero and come last. Vectors need static matrices."""
     dims = call.layout("A").dims[-2:]
-    if call.value("compute_uv", True) and any(is_padded(dim) for dim in dims):
+    users = call.node.users
+    vectors_are_read = any(
+        user.target is not operator.getitem or user.args[1] != 1 for user in users
+    )
+    if vectors_are_read and any(is_padded(dim) for dim in dims):
         raise call.decline("singular vectors of zero are any, and mix with padding")
     return of_matrices(A="matrix")(call)
 
