@@ -164,8 +164,10 @@ def pseudo_inverse(call: Call) -> Outcome:
             raise call.decline("its tolerance depends on a dynamic size and on `atol`")
         if call.value("rtol") is None:
             call.replace("rtol", _default_tolerance(call, sides))
-    given = {name: [] for name in ("atol", "rtol") if name in call.tensors()}
-    own: OwnDims = {"self": [_prefix(dim) for dim in sides], **given}
+    own: OwnDims = {"self": [_prefix(dim) for dim in sides]}
+    for name in ("atol", "rtol"):
+        if name in call.tensors():
+            own[name] = []
     batch, _ = shared_batch(call, own)
     return call.run(), batch_results(call, batch)
 
