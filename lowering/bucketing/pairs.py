@@ -1,4 +1,4 @@
-"""The padding rules of distances between points and of triangular systems."""
+"""The padding rules of distances between points."""
 
 from __future__ import annotations
 
