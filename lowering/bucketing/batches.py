@@ -5,68 +5,67 @@ Their own dims, the last ones of each operand, must be static; the batch may be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lowering.bucketing.atoms import Dim, Layout, is_padded, static_layout
 from lowering.bucketing.call import Call, Outcome
 from lowering.bucketing.rules import broadcast_dims, matched
-from lowering.dtypes import TensorSpec
 from lowering.registry import PaddingRule
 
+OwnDims = dict[str, Sequence[Dim]]
+"""The own dims of tensor arguments, by name, as they are to lie."""
 
-def batched(**own: int | Callable[[Call], int]) -> PaddingRule:
-    """An op whose tensor arguments have so many own dims, after batch dims that are broadcast.
 
-    Padding is zero, so that no iteration meets a matrix with which it would not end.
-    """
+def batched(**own: int) -> PaddingRule:
+    """An op whose tensor arguments have so many own dims, after batch dims that are broadcast."""
 
     def rule(call: Call) -> Outcome:
-        counts = {
-            name: count if isinstance(count, int) else count(call)
-            for name, count in own.items()
-            if call.value(name) is not None
-        }
-        batch = shared_batch(call, counts)
-        specs = call.ctx.specs(call.node)
-        return call.run(), [None if spec is None else _result(spec, batch) for spec in specs]
+        dims: OwnDims = {}
+        for name, count in own.items():
+            if call.value(name) is None:
+                continue
+            all_dims = call.layout(name).dims
+            dims[name] = all_dims[len(all_dims) - count :]
+            if any(is_padded(dim) for dim in dims[name]):
+                raise call.decline(f"a dim of its `{name}` that it mixes is dynamic")
+        batch, _ = shared_batch(call, dims)
+        return call.run(), batch_results(call, batch)
 
     return rule
 
 
-def shared_batch(call: Call, own: dict[str, int]) -> list[Dim]:
-    """Lay out the batch dims of tensors alike, zero their padding and return these dims.
+def shared_batch(call: Call, own: OwnDims) -> tuple[list[Dim], dict[str, Layout]]:
+    """Lay out the batch dims of tensors alike and zero all padding; return these dims.
 
-    Raises:
-        NoPaddingRuleError: an own dim of one is padded.
+    Zero, so that no iteration meets a matrix with which it would not end. Also returns how each
+    tensor lies.
     """
-    layouts = []
-    for name, count in own.items():
-        dims = call.layout(name).dims
-        kept = len(dims) - count
-        if any(is_padded(dim) for dim in dims[kept:]):
-            raise call.decline(f"a dim of its `{name}` that it mixes is dynamic")
-        layouts.append(Layout(dims[:kept]))
-    batch = broadcast_dims(layouts, max(len(layout.dims) for layout in layouts))
-    for name, layout in zip(own, layouts, strict=True):
-        whole = call.layout(name)
-        rest = whole.dims[len(layout.dims) :]
-        call.replace(name, matched(call, call.value(name), whole, [*batch, *rest]))
-        offset = len(batch) - len(layout.dims)
-        lying = Layout((*(d and batch[offset + i] for i, d in enumerate(layout.dims)), *rest))
-        call.replace(name, call.hidden(call.value(name), lying, range(len(layout.dims)), 0))
-    return batch
+    leads = [
+        Layout(dims[: len(dims) - len(own[name])])
+        for name, dims in ((name, call.layout(name).dims) for name in own)
+    ]
+    batch = broadcast_dims(leads, max(len(lead.dims) for lead in leads))
+    laid = {}
+    for (name, dims), lead in zip(own.items(), leads, strict=True):
+        value = matched(call, call.value(name), call.layout(name), [*batch, *dims])
+        offset = len(batch) - len(lead.dims)
+        lying = [dim and batch[offset + i] for i, dim in enumerate(lead.dims)]
+        laid[name] = Layout((*lying, *dims))
+        call.replace(name, call.hidden(value, laid[name], range(len(laid[name].dims)), 0))
+    return batch, laid
 
 
-def _result(spec: TensorSpec, batch: Sequence[Dim]) -> Layout:
-    if 0 in spec.shape:
-        return static_layout(spec.shape)
-    return Layout((*batch, *static_layout(spec.shape[len(batch) :]).dims))
-
-
-def right_side(call: Call) -> int:
-    """Return how many own dims the right side `B` of a system `A` has: 1 for a vector."""
-    matrix, other = call.fake("A").shape, call.fake("B").shape
-    return 1 if len(other) == 1 or other == matrix[:-1] else 2
+def batch_results(call: Call, batch: Sequence[Dim]) -> list[Layout | None]:
+    """Return the layouts of results that have the `batch` dims and then own ones."""
+    layouts: list[Layout | None] = []
+    for index, spec in enumerate(call.ctx.specs(call.node)):
+        if spec is None:
+            layouts.append(None)
+        elif 0 in spec.shape:
+            layouts.append(static_layout(spec.shape))
+        else:
+            layouts.append(Layout((*batch, *call.plain(index).dims[len(batch) :])))
+    return layouts
 
 
 def transforms(call: Call) -> Outcome:

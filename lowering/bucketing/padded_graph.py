@@ -63,7 +63,11 @@ class PaddedGraph:
 
     def item(self, node: fx.Node, source: fx.Node, index: int) -> None:
         """Note that `node` is result `index` of `source`."""
-        self._layouts[node] = (self._of(source)[index],)
+        layouts = self._of(source)
+        # What a nested result holds (the gradients of flex attention's buffers) is not padded.
+        layout = layouts[index] if index < len(layouts) else None
+        if layout is not None:
+            self._layouts[node] = (layout,)
 
     def concerns(self, node: fx.Node) -> bool:
         """Whether a dynamic size takes part in `node`."""

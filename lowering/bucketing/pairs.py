@@ -1,13 +1,10 @@
-"""The padding rules of distances between points and of triangular systems."""
+"""The padding rules of distances between points."""
 
 from __future__ import annotations
 
-from lowering import hlo
 from lowering.bucketing.atoms import Dim, Layout, is_padded, physical_size
 from lowering.bucketing.call import Call, Outcome
 from lowering.bucketing.rules import broadcast_dims, matched
-from lowering.dtypes import spec_of
-from lowering.mlir import ir
 
 # Eager takes a matrix product for more than 25 points, which is less exact for points that nearly
 # coincide; a bucket of so many may hold fewer.
@@ -70,29 +67,3 @@ def pairs_within(call: Call) -> Outcome:
     call.hide("self", [1], 0)
     is_backward = "grad" in call.names
     return call.run(), [Layout(layout.dims) if is_backward else call.plain()]
-
-
-def solves_triangular(call: Call) -> Outcome:
-    """x of matrix @ x = other: padding of the matrix is an identity, that of `other` zero."""
-    is_old = "A" in call.names
-    matrix, other = ("A", "self") if is_old else ("self", "B")
-    left = bool(call.value("left", True))
-    batch = _batch(call, matrix, other)
-    order = call.layout(matrix).dims[-2]
-    free = call.layout(other).dims[-1 if left else -2]
-    laid = _lay(call, matrix, [*batch, order, order])
-    dims = [*batch, order, free] if left else [*batch, free, order]
-    _hide(call, other, _lay(call, other, dims), [-2 if left else -1])
-    if is_padded(order):
-        call.replace(matrix, _with_identity(call, call.value(matrix), laid))
-    solution = Layout(tuple(dims))
-    copied = Layout((*batch, order, order))
-    return call.run(), [solution, copied] if is_old else [solution]
-
-
-def _with_identity(call: Call, value: ir.Value, layout: Layout) -> ir.Value:
-    spec = spec_of(value)
-    mask = call.sizes.mask(layout.dims, [spec.rank - 2, spec.rank - 1])
-    rows, columns = (hlo.iota(spec.shape, dim) for dim in (spec.rank - 2, spec.rank - 1))
-    diagonal = hlo.convert(hlo.compare(rows, columns, "EQ"), spec.dtype)
-    return hlo.select(mask, value, diagonal)

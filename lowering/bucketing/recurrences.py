@@ -42,9 +42,9 @@ def recurs(call: Call) -> Outcome:
     # The batch of a state may be another symbol than that of the input: equal all the same.
     specs = call.ctx.specs(call.node)
     layouts = [None if spec is None else call.plain(index) for index, spec in enumerate(specs)]
-    for layout in layouts:
-        if layout is None or not layout.is_padded:
+    for found in layouts:
+        if found is None or not found.is_padded:
             continue
-        if physical_size(layout.dims[-2]) != physical_size(batch):
+        if physical_size(found.dims[-2]) != physical_size(batch):
             raise call.decline("the batches of its input and its states have other buckets")
     return call.run(), layouts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import of_matrices
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir
@@ -14,7 +14,7 @@ from lowering.registry import lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_cholesky_ex.default, padding=batched(self=2))
+@lowering(aten.linalg_cholesky_ex.default, padding=of_matrices(self="square"))
 def linalg_cholesky_ex(
     ctx: LoweringContext, matrix: ir.Value, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -22,14 +22,14 @@ def linalg_cholesky_ex(
     return factorizations.cholesky(ctx, matrix, lower=not upper)
 
 
-@lowering(aten.cholesky.default, padding=batched(self=2))
+@lowering(aten.cholesky.default, padding=of_matrices(self="square"))
 def cholesky(ctx: LoweringContext, matrix: ir.Value, upper: bool = False) -> ir.Value:
     """The factor; NaN where eager raises because the matrix is not positive definite."""
     factor, info = factorizations.cholesky(ctx, matrix, lower=not upper)
     return matrices.unless_failed(factor, info)
 
 
-@lowering(aten.cholesky_solve.default, padding=batched(self=2, input2=2))
+@lowering(aten.cholesky_solve.default, padding=of_matrices(input2="square", self="rows"))
 def cholesky_solve(
     ctx: LoweringContext, other: ir.Value, factor: ir.Value, upper: bool = False
 ) -> ir.Value:
@@ -46,7 +46,7 @@ def _solve(ctx: LoweringContext, factor: ir.Value, other: ir.Value, upper: bool)
     return other
 
 
-@lowering(aten.cholesky_inverse.default, padding=batched(self=2))
+@lowering(aten.cholesky_inverse.default, padding=of_matrices(self="square"))
 def cholesky_inverse(ctx: LoweringContext, factor: ir.Value, upper: bool = False) -> ir.Value:
     """The inverse of A, given A's factor: self-adjoint to the last bit."""
     spec = spec_of(factor)

@@ -19,6 +19,7 @@ import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
+from lowering.bucketing.flexible import attends, attends_backward
 from lowering.context import LoweringContext
 from lowering.mlir import ir
 from lowering.regions import Region
@@ -48,7 +49,13 @@ class _Scores:
     """The score matrices `[batch, heads, queries, keys]` of one attention."""
 
     def __init__(
-        self, query: torch.Tensor, key: torch.Tensor, scale: float, mask_mod: Any, mask: Tensors
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        scale: float,
+        mask_mod: Any,
+        mask: Tensors,
+        real_keys: torch.Tensor | None,
     ) -> None:
         self.wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         self.key_heads = key.shape[1]
@@ -58,6 +65,8 @@ class _Scores:
         self.raw = product.reshape(self.shape) * scale
         self.indices = [torch.arange(size) for size in self.shape]
         self.is_seen = self.vectorized(mask_mod, (), len(mask))(*self.indices, *mask)
+        if real_keys is not None:
+            self.is_seen = self.is_seen & (self.indices[-1] < real_keys)
 
     def by_key_head(self, rows: torch.Tensor) -> torch.Tensor:
         """Return `[batch, heads, queries, last]` as `[batch, key heads, group * queries, last]`."""
@@ -86,7 +95,7 @@ class _Scores:
         return torch.where(self.is_seen, scores, -math.inf).to(self.wide).expand(self.shape)
 
 
-@lowering(higher_order.flex_attention, padding=Padding.EXACT)
+@lowering(higher_order.flex_attention, padding=attends)
 def flex_attention(
     ctx: LoweringContext,
     query: ir.Value,
@@ -98,6 +107,7 @@ def flex_attention(
     kernel_options: dict[str, Any],
     score_mod_other_buffers: Sequence[Any] = (),
     mask_mod_other_buffers: Sequence[Any] = (),
+    real_keys: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
     """The attention's output, the logsumexp of each row and its largest score, over ln 2.
 
@@ -107,10 +117,15 @@ def flex_attention(
     split = len(score_mod_other_buffers)
 
     def attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *buffers: Any
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        real_keys: torch.Tensor | None,
+        *buffers: Any,
     ) -> list[torch.Tensor]:
         with TransformGetItemToIndex():
-            scores = _Scores(query, key, scale, block_mask[-1].graph_module, buffers[split:])
+            mask_mod = block_mask[-1].graph_module
+            scores = _Scores(query, key, scale, mask_mod, buffers[split:], real_keys)
             modified = scores.modified(score_mod.graph_module, buffers[:split])
         hidden = torch.all(modified == -math.inf, dim=-1)
         logsumexp = torch.where(hidden, -math.inf, modified.logsumexp(dim=-1))
@@ -122,10 +137,10 @@ def flex_attention(
         return [output, logsumexp / LN2, largest / LN2]
 
     buffers = (*score_mod_other_buffers, *mask_mod_other_buffers)
-    return tuple(lower_function(ctx, attention, query, key, value, *buffers))
+    return tuple(lower_function(ctx, attention, query, key, value, real_keys, *buffers))
 
 
-@lowering(higher_order.flex_attention_backward, padding=Padding.EXACT)
+@lowering(higher_order.flex_attention_backward, padding=attends_backward)
 def flex_attention_backward(
     ctx: LoweringContext,
     query: ir.Value,
@@ -142,6 +157,7 @@ def flex_attention_backward(
     kernel_options: dict[str, Any],
     score_mod_other_buffers: Sequence[Any] = (),
     mask_mod_other_buffers: Sequence[Any] = (),
+    real_keys: ir.Value | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of query, key, value, and of the buffers that `score_mod` reads.
 
@@ -159,11 +175,13 @@ def flex_attention_backward(
         logsumexp: torch.Tensor,
         grad_output: torch.Tensor | None,
         grad_logsumexp: torch.Tensor | None,
+        real_keys: torch.Tensor | None,
         *buffers: Any,
     ) -> list[torch.Tensor]:
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output
         with TransformGetItemToIndex():
-            scores = _Scores(query, key, scale, block_mask[-1].graph_module, buffers[split:])
+            mask_mod = block_mask[-1].graph_module
+            scores = _Scores(query, key, scale, mask_mod, buffers[split:], real_keys)
             modified = scores.modified(score_mod.graph_module, buffers[:split])
         rows = (logsumexp * LN2).unsqueeze(-1)
         weights = torch.where(rows == -math.inf, 0.0, torch.exp(modified - rows))
@@ -197,13 +215,16 @@ def flex_attention_backward(
             grad_key = grad_key.sum(0, keepdim=True)
             grad_value = grad_value.sum(0, keepdim=True)
         kept = [
-            grad.to(buffer.dtype).reshape(buffer.shape)
+            # One that needs no gradient gets none.
+            torch.zeros_like(buffer)
+            if grad is None
+            else grad.to(buffer.dtype).reshape(buffer.shape)
             for grad, buffer, is_wanted in zip(grad_buffers, buffers[:split], wanted, strict=True)
             if is_wanted
         ]
         return [grad_query, grad_key, grad_value, *kept]
 
-    tensors = (query, key, value, output, logsumexp, grad_output, grad_logsumexp)
+    tensors = (query, key, value, output, logsumexp, grad_output, grad_logsumexp, real_keys)
     buffers = (*score_mod_other_buffers, *mask_mod_other_buffers)
     results = lower_function(ctx, gradients, *tensors, *buffers)
     given = iter(results[3:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo
-from lowering.bucketing.batches import batched, right_side
+from lowering.bucketing.matrices import of_matrices, right_side, side
 from lowering.context import LoweringContext
 from lowering.dtypes import real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
@@ -19,7 +19,7 @@ from lowering.registry import lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_lu_factor_ex.default, padding=batched(A=2))
+@lowering(aten.linalg_lu_factor_ex.default, padding=of_matrices(A="square"))
 def linalg_lu_factor_ex(
     ctx: LoweringContext, matrix: ir.Value, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -29,7 +29,7 @@ def linalg_lu_factor_ex(
     return factorizations.lu(ctx, matrix)
 
 
-@lowering(aten.linalg_lu.default, padding=batched(A=2))
+@lowering(aten.linalg_lu.default, padding=of_matrices(A="square"))
 def linalg_lu(
     ctx: LoweringContext, matrix: ir.Value, *, pivot: bool = True
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -41,7 +41,7 @@ def linalg_lu(
     return _permutation(ctx, factors, pivots), lower, upper
 
 
-@lowering(aten.lu_unpack.default, padding=batched(LU_data=2, LU_pivots=1))
+@lowering(aten.lu_unpack.default, padding=of_matrices(LU_data="square", LU_pivots="pivots"))
 def lu_unpack(
     ctx: LoweringContext,
     factors: ir.Value,
@@ -106,7 +106,7 @@ def solve_by_lu(
     return matrices.permute_rows(other, order) if adjoint else other
 
 
-@lowering(aten.linalg_lu_solve.default, padding=batched(LU=2, pivots=1, B=2))
+@lowering(aten.linalg_lu_solve.default, padding=of_matrices(LU="square", pivots="pivots", B=side))
 def linalg_lu_solve(
     ctx: LoweringContext,
     factors: ir.Value,
@@ -120,7 +120,7 @@ def linalg_lu_solve(
     return solve_by_lu(ctx, factors, pivots, other, left=left, adjoint=adjoint)
 
 
-@lowering(aten._linalg_solve_ex.default, padding=batched(A=2, B=right_side))
+@lowering(aten._linalg_solve_ex.default, padding=of_matrices(A="square", B=right_side))
 def linalg_solve_ex(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -138,7 +138,7 @@ def linalg_solve_ex(
     return hlo.reshape(solution, ctx.result.shape), factors, pivots, info
 
 
-@lowering(aten.linalg_inv_ex.default, padding=batched(A=2))
+@lowering(aten.linalg_inv_ex.default, padding=of_matrices(A="square"))
 def linalg_inv_ex(
     ctx: LoweringContext, matrix: ir.Value, *, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -175,7 +175,7 @@ def _swaps_sign(pivots: ir.Value, dtype: torch.dtype) -> ir.Value:
     return hlo.select(odd, stablehlo.negate(one), one)
 
 
-@lowering(aten._linalg_det.default, padding=batched(A=2))
+@lowering(aten._linalg_det.default, padding=of_matrices(A="square"))
 def linalg_det(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The determinant, LU and pivots; 1 for a matrix without rows."""
     factors, pivots = _decompose(ctx, matrix)
@@ -186,7 +186,7 @@ def linalg_det(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Val
     return result, factors, pivots
 
 
-@lowering(aten._linalg_slogdet.default, padding=batched(A=2))
+@lowering(aten._linalg_slogdet.default, padding=of_matrices(A="square"))
 def linalg_slogdet(
     ctx: LoweringContext, matrix: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:

@@ -11,7 +11,7 @@ import math
 import torch
 
 from lowering import hlo
-from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import of_matrices
 from lowering.context import LoweringContext
 from lowering.dtypes import opmath_dtype, real_dtype, spec_of
 from lowering.mlir import ir, stablehlo
@@ -26,7 +26,7 @@ _BLOCKS = 5
 _LARGEST_NORM = {torch.float32: 3.0, torch.float64: 1.0}
 
 
-@lowering(aten.linalg_matrix_exp.default, padding=batched(self=2))
+@lowering(aten.linalg_matrix_exp.default, padding=of_matrices(self="matrix"))
 def linalg_matrix_exp(ctx: LoweringContext, matrix: ir.Value) -> ir.Value:
     """e to the power of square matrices, each scaled by its own power of two."""
     spec = spec_of(matrix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import of_matrices
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir
@@ -15,7 +15,7 @@ from lowering.registry import lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_qr.default, padding=batched(A=2))
+@lowering(aten.linalg_qr.default, padding=of_matrices(A="matrix"))
 def linalg_qr(
     ctx: LoweringContext, matrix: ir.Value, mode: str = "reduced"
 ) -> tuple[ir.Value, ir.Value]:
@@ -31,19 +31,21 @@ def linalg_qr(
     return factorizations.householder_product(ctx, vectors, taus), upper
 
 
-@lowering(aten.geqrf.default, padding=batched(self=2))
+@lowering(aten.geqrf.default, padding=of_matrices(self="matrix"))
 def geqrf(ctx: LoweringContext, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """R above the Householder vectors, and their factors tau."""
     return factorizations.qr(ctx, matrix)
 
 
-@lowering(aten.linalg_householder_product.default, padding=batched(input=2, tau=1))
+@lowering(
+    aten.linalg_householder_product.default, padding=of_matrices(input="matrix", tau="vector")
+)
 def linalg_householder_product(ctx: LoweringContext, packed: ir.Value, taus: ir.Value) -> ir.Value:
     """The first columns of the product of the reflections, as many as `packed` has."""
     return factorizations.householder_product(ctx, packed, taus)
 
 
-@lowering(aten.ormqr.default, padding=batched(self=2, input2=1, input3=2))
+@lowering(aten.ormqr.default, padding=of_matrices(self="matrix", input2="vector", input3="matrix"))
 def ormqr(
     ctx: LoweringContext,
     packed: ir.Value,

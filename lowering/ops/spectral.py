@@ -10,6 +10,7 @@ import torch
 
 from lowering import hlo
 from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import pseudo_inverse, self_adjoint, singular_values
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
@@ -20,7 +21,7 @@ from lowering.registry import lowering
 aten = torch.ops.aten
 
 
-@lowering(aten._linalg_eigh.default, padding=batched(A=2))
+@lowering(aten._linalg_eigh.default, padding=self_adjoint)
 def linalg_eigh(
     ctx: LoweringContext, matrix: ir.Value, UPLO: str = "L", compute_v: bool = True
 ) -> tuple[ir.Value, ir.Value]:
@@ -29,7 +30,7 @@ def linalg_eigh(
     return values, basis if compute_v else empty_result(ctx, 1)
 
 
-@lowering(aten._linalg_svd.default, padding=batched(A=2))
+@lowering(aten._linalg_svd.default, padding=singular_values)
 def linalg_svd(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -57,7 +58,7 @@ def linalg_eigvals(ctx: LoweringContext, matrix: ir.Value) -> ir.Value:
     return factorizations.eig(ctx, matrix, vectors=False)[0]
 
 
-@lowering(aten.linalg_pinv.atol_rtol_tensor, padding=batched(self=2, atol=0, rtol=0))
+@lowering(aten.linalg_pinv.atol_rtol_tensor, padding=pseudo_inverse)
 def linalg_pinv(
     ctx: LoweringContext,
     matrix: ir.Value,

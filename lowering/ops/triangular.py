@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lowering.bucketing.pairs import solves_triangular
+from lowering.bucketing.matrices import of_matrices, side
 from lowering.context import LoweringContext
 from lowering.mlir import ir
 from lowering.ops import factorizations, matrices
@@ -13,7 +13,7 @@ from lowering.registry import lowering
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_solve_triangular.default, padding=solves_triangular)
+@lowering(aten.linalg_solve_triangular.default, padding=of_matrices(self="square", B=side))
 def linalg_solve_triangular(
     ctx: LoweringContext,
     matrix: ir.Value,
@@ -34,7 +34,7 @@ def linalg_solve_triangular(
     )
 
 
-@lowering(aten.triangular_solve.default, padding=solves_triangular)
+@lowering(aten.triangular_solve.default, padding=of_matrices(A="square", self="rows"))
 def triangular_solve(
     ctx: LoweringContext,
     other: ir.Value,
