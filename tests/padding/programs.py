@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 B, S, T = sympy.symbols("b s t", positive=True, integer=True)
 
-SIZES = [(3, 5, 7), (6, 9, 4)]
-"""Values of b, s and t."""
+SIZES = [(3, 5, 7), (6, 8, 5)]
+"""Values of b, s and t; those of one call differ, from each other and from the fixed sizes."""
 
 _LARGEST = 3000  # elements, at any of the sizes
 _FIXED = 4
@@ -218,9 +218,7 @@ def _along(v: Value, values: Sequence[Value]) -> Iterator[Move]:
         yield Move(f"{v.name}.tril()", v.shape, v.is_float, (v.name,))
     if v.is_float and v.shape and v.shape[-1] != 1:
         size = f"{v.name}.shape[-1:]"
-        yield Move(
-            f"torch.nn.functional.layer_norm({v.name}, {size})", v.shape, True, (v.name,)
-        )
+        yield Move(f"torch.nn.functional.layer_norm({v.name}, {size})", v.shape, True, (v.name,))
 
 
 def _slices(v: Value, values: Sequence[Value]) -> Iterator[Move]:
@@ -235,7 +233,9 @@ def _slices(v: Value, values: Sequence[Value]) -> Iterator[Move]:
             ("-2:", sympy.Integer(2)),
             ("1::2", sympy.floor(size / 2)),
         ):
-            yield Move(f"{v.name}[{before}{text}]", (*rest[0], left, *rest[1]), v.is_float, (v.name,))
+            yield Move(
+                f"{v.name}[{before}{text}]", (*rest[0], left, *rest[1]), v.is_float, (v.name,)
+            )
         for index in ("0", "-1", "-2"):
             yield Move(f"{v.name}[{before}{index}]", rest[0] + rest[1], v.is_float, (v.name,))
 
@@ -320,7 +320,9 @@ def _joins(v: Value, values: Sequence[Value]) -> Iterator[Move]:
         if len(w.shape) != len(v.shape) or v.is_float != w.is_float:
             continue
         for dim in range(len(v.shape)):
-            rest = [(a, b) for d, (a, b) in enumerate(zip(v.shape, w.shape, strict=True)) if d != dim]
+            rest = [
+                (a, b) for d, (a, b) in enumerate(zip(v.shape, w.shape, strict=True)) if d != dim
+            ]
             if all(a == b for a, b in rest):
                 joined = (*v.shape[:dim], v.shape[dim] + w.shape[dim], *v.shape[dim + 1 :])
                 text = f"torch.cat([{v.name}, {w.name}], {dim})"
