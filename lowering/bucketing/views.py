@@ -30,20 +30,24 @@ def reshaped(call: Call) -> Outcome:
 
 
 def _kept_zeros(layout: Layout, dims: Sequence[Dim]) -> frozenset[int]:
-    """Return the dims of a view whose padding is zero: those made of just such atoms."""
-    zeros = {
-        (dim[0].size, dim[0].physical): position
-        for position, dim in enumerate(layout.dims)
-        if position in layout.zeros and len(dim) == 1
-    }
-    padded = [d for d in layout.dims if is_padded(d)]
-    if len({tuple(d) for d in padded}) != len(padded):
-        return frozenset()
-    return frozenset(
-        position
-        for position, dim in enumerate(dims)
-        if is_padded(dim) and all(a.is_static or (a.size, a.physical) in zeros for a in dim)
+    """Return the dims of a view whose padding is zero: those made of just such atoms.
+
+    A view keeps the padded atoms in their order; two of them may have the same size.
+    """
+    are_zero = iter(
+        [
+            position in layout.zeros
+            for position, dim in enumerate(layout.dims)
+            for atom in dim
+            if not atom.is_static
+        ]
     )
+    found = set()
+    for position, dim in enumerate(dims):
+        of_dim = [next(are_zero) for atom in dim if not atom.is_static]
+        if of_dim and all(of_dim):
+            found.add(position)
+    return frozenset(found)
 
 
 def permuted(call: Call) -> Outcome:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 B, S, T = sympy.symbols("b s t", positive=True, integer=True)
 
-SIZES = [(3, 5, 7), (6, 9, 4)]
-"""Values of b, s and t."""
+SIZES = [(3, 5, 7), (6, 8, 5)]
+"""Values of b, s and t; those of one call differ, from each other and from the fixed sizes."""
 
 _LARGEST = 3000  # elements, at any of the sizes
 _FIXED = 4
@@ -50,6 +50,8 @@ class Program(NamedTuple):
     source: str
     shapes: tuple[Shape, ...]
     """Of its results, in terms of b, s and t."""
+    has_gradients: bool
+    """Whether any result is of floats."""
 
     def __repr__(self) -> str:
         return "\n" + self.source
@@ -82,8 +84,8 @@ def programs(draw: st.DrawFn, most: int = 6) -> Program:
     lines = []
     unused: dict[str, None] = {}
     for step in range(draw(st.integers(1, most))):
-        # Late values first: chains find more than independent steps.
-        value = draw(st.sampled_from(values[::-1]))
+        # Mostly the last one: chains find more than independent steps.
+        value = draw(st.sampled_from([values[-1]] * len(values) + values[::-1]))
         kind = draw(st.sampled_from(KINDS))
         moves = [move for move in kind(value, values) if _is_allowed(move.shape)]
         if not moves:
@@ -98,16 +100,17 @@ def programs(draw: st.DrawFn, most: int = 6) -> Program:
     if not lines:
         lines, unused = ["v0 = x.sum(1)"], {"v0": None}
         values.append(Value("v0", (B, sympy.Integer(_FIXED)), True))
+    results = [value for value in values if value.name in unused]
     body = [
         "b, s = x.shape[0], x.shape[1]",
         "t = y.shape[1]",
         *lines,
-        f"return ({', '.join(unused)},)",
+        f"return ({', '.join(value.name for value in results)},)",
     ]
     head = "def program(x, y, k, i):"
     source = "\n".join([head, *["    " + line for line in body]]) + "\n"
-    shapes = {value.name: value.shape for value in values}
-    return Program(source, tuple(shapes[name] for name in unused))
+    shapes = tuple(value.shape for value in results)
+    return Program(source, shapes, any(value.is_float for value in results))
 
 
 @functools.cache
@@ -187,6 +190,9 @@ def _factors(size: Any) -> list[Any]:
 def _reductions(v: Value, values: Sequence[Value]) -> Iterator[Move]:
     names = ["sum", "amax", "amin"] + (["mean", "logsumexp", "std"] if v.is_float else [])
     rank = len(v.shape)
+    for dim in range(0 if v.is_float else rank):
+        rest = v.shape[:dim] + v.shape[dim + 1 :]
+        yield Move(f"({v.name} > 0).any({dim}) * 2", rest, False, (v.name,))
     for name, dim in itertools.product(names, range(rank)):
         rest = v.shape[:dim] + v.shape[dim + 1 :]
         kept = (*v.shape[:dim], sympy.Integer(1), *v.shape[dim + 1 :])
@@ -204,6 +210,12 @@ def _along(v: Value, values: Sequence[Value]) -> Iterator[Move]:
         sources += ["{v}.softmax({d})", "{v}.log_softmax({d})"]
     for source, dim in itertools.product(sources, range(len(v.shape))):
         yield Move(source.format(v=v.name, d=dim), v.shape, v.is_float, (v.name,))
+    for dim in range(len(v.shape)):
+        if v.shape[dim] != 1:
+            topmost = (*v.shape[:dim], sympy.Integer(2), *v.shape[dim + 1 :])
+            yield Move(f"{v.name}.topk(2, {dim}).values", topmost, v.is_float, (v.name,))
+    if len(v.shape) >= 2:
+        yield Move(f"{v.name}.tril()", v.shape, v.is_float, (v.name,))
     if v.is_float and v.shape and v.shape[-1] != 1:
         size = f"{v.name}.shape[-1:]"
         yield Move(f"torch.nn.functional.layer_norm({v.name}, {size})", v.shape, True, (v.name,))
@@ -315,6 +327,17 @@ def _joins(v: Value, values: Sequence[Value]) -> Iterator[Move]:
                 joined = (*v.shape[:dim], v.shape[dim] + w.shape[dim], *v.shape[dim + 1 :])
                 text = f"torch.cat([{v.name}, {w.name}], {dim})"
                 yield Move(text, joined, v.is_float, (v.name, w.name))
+        if w is v:
+            for dim, size in enumerate(v.shape):
+                counts = ", ".join("2" if d == dim else "1" for d in range(len(v.shape)))
+                twice = (*v.shape[:dim], 2 * size, *v.shape[dim + 1 :])
+                yield Move(f"{v.name}.repeat({counts})", twice, v.is_float, (v.name,))
+                text = f"{v.name}.repeat_interleave(2, {dim})"
+                yield Move(text, twice, v.is_float, (v.name,))
+        if w is v and v.shape:
+            longer = (*v.shape[:-1], v.shape[-1] + 3)
+            text = f"torch.nn.functional.pad({v.name}, (1, 2), value=5)"
+            yield Move(text, longer, v.is_float, (v.name,))
         if w.shape == v.shape:
             for dim in (0, len(v.shape)):
                 stacked = (*v.shape[:dim], sympy.Integer(2), *v.shape[dim:])

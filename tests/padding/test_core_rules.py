@@ -88,3 +88,14 @@ def test_positions() -> None:
         return [torch.randn(7, 3), torch.randn(b, s), torch.randint(0, 2, (b, s))]
 
     check(function, inputs, SIZES)
+
+
+def test_zero_padding_of_one_dim_says_nothing_about_another_of_its_size() -> None:
+    """The padding of softmax weights is zero along one of the two dims of size s."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        b, s, width = x.shape
+        weights = (x.reshape(-1, width) @ x[0].T).softmax(-1)
+        return weights.reshape(b, s, s).sum(1)
+
+    check(function, matrix(4), SIZES, rtol=1e-5, atol=1e-5)
