@@ -117,6 +117,10 @@ class Call:
             and isinstance(self._given[name], ir.Value)
         ]
 
+    def numbers(self) -> list[int | float]:
+        """Return the arguments that are real numbers, known when the graph is lowered."""
+        return [value for value in self._given.values() if isinstance(value, int | float)]
+
     def replace(self, name: str, value: Any) -> None:
         """Give the op's rule `value` for the argument `name`."""
         self._given[name] = value

@@ -9,7 +9,7 @@ import torch
 from lowering.bucketing.atoms import Dim, Layout, dim_of, is_padded, physical_size, static_layout
 from lowering.bucketing.call import Call, Fill, Outcome
 from lowering.bucketing.moments import counts_real
-from lowering.bucketing.rules import aligned, matched, results
+from lowering.bucketing.rules import matched, results
 
 _BY_BATCH = (torch.ops.aten._batch_norm_with_update_functional.default,)
 
@@ -27,15 +27,6 @@ def softmaxed(call: Call) -> Outcome:
     # exp(-inf) is zero, unless a whole row is -inf; that row is NaN, in eager too.
     zeros = {dim} if call.node.target in _WEIGHTS else set()
     return results(call, value, Layout(layout.dims, frozenset(zeros)))
-
-
-def softmax_backward(call: Call) -> Outcome:
-    """The gradient of softmax or log-softmax: padding of `dim` adds nothing to its sum."""
-    layout = aligned(call, ["grad_output", "output"])
-    dim = call.value("dim") % max(len(layout.dims), 1)
-    for name in ("grad_output", "output"):
-        call.replace(name, call.hidden(call.value(name), layout, [dim], 0))
-    return results(call, call.run(), layout)
 
 
 def layer_normalized(call: Call) -> Outcome:

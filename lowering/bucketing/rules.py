@@ -5,11 +5,12 @@ Those of one family are beside it: `views`, `contractions` and so on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from lowering import hlo
-from lowering.bucketing.atoms import Dim, Layout, is_padded, static_layout
+from lowering.bucketing.atoms import Dim, Layout, is_padded
 from lowering.bucketing.call import Call, Outcome
 from lowering.dtypes import is_integer, opmath_dtype, spec_of
 from lowering.mlir import ir, stablehlo
@@ -37,15 +38,16 @@ def flows_zero(call: Call) -> Outcome:
     tensors = call.tensors()
     layouts = [call.layout(name) for name in tensors]
     value, layout = _elementwise(call)
-    # A number that is no tensor could be anything; only a product with a finite one is safe.
     rank = len(layout.dims)
     zeros = frozenset(
         dim
         for dim in range(rank)
-        if is_padded(layout.dims[dim])
-        and all(_position(dim, rank, other) in other.zeros for other in layouts)
+        if all(_position(dim, rank, other) in other.zeros for other in layouts)
     )
-    return results(call, value, Layout(layout.dims, zeros if layouts else frozenset()))
+    # Zero times an infinite number is none.
+    if not all(math.isfinite(n) for n in call.numbers()):
+        zeros = frozenset()
+    return results(call, value, Layout(layout.dims, zeros))
 
 
 def _position(dim: int, rank: int, layout: Layout) -> int:
@@ -169,13 +171,3 @@ def counted(call: Call) -> Outcome:
     )
     counts = hlo.iota(shape, 0, dtype)
     return stablehlo.add(start, stablehlo.multiply(counts, step)), [call.plain()]
-
-
-def unpadded(call: Call) -> Outcome:
-    """No operand and no result is padded, and sizes among the arguments only name shapes."""
-    for name in call.tensors():
-        if call.layout(name).is_padded:
-            raise call.decline("it takes a padded tensor")
-    value = call.run()
-    specs = call.ctx.specs(call.node)
-    return value, [None if s is None else static_layout(s.shape) for s in specs]

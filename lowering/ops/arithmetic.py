@@ -11,6 +11,7 @@ import math
 import torch
 
 from lowering import hlo
+from lowering.bucketing.rules import flows_zero
 from lowering.context import LoweringContext
 from lowering.dtypes import is_unsigned, opmath_dtype, spec_of
 from lowering.mlir import chlo, ir, stablehlo
@@ -61,7 +62,7 @@ def _factors(ctx: LoweringContext, operand: Operand, other: Operand) -> list[ir.
     )
 
 
-@lowering(aten.mul.Tensor, aten.mul.Scalar, padding=Padding.FLOWS)
+@lowering(aten.mul.Tensor, aten.mul.Scalar, padding=flows_zero)
 def mul(ctx: LoweringContext, operand: Operand, other: Operand) -> ir.Value:
     """Operand * other in the promoted dtype; integers wrap, bools are and-ed."""
     return hlo.convert(stablehlo.multiply(*_factors(ctx, operand, other)), ctx.result.dtype)

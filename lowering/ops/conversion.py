@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo
+from lowering.bucketing.rules import flows_zero
 from lowering.bucketing.views import reinterpreted
 from lowering.context import LoweringContext
 from lowering.dtypes import TensorSpec, real_dtype, spec_of, tensor_type
@@ -25,14 +26,14 @@ aten = torch.ops.aten
     aten.lift.default,
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
-    padding=Padding.FLOWS,
+    padding=flows_zero,
 )
 def identity(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """The operand: values have no storage, so a copy and an alias are the same."""
     return operand
 
 
-@lowering(aten._to_copy.default, padding=Padding.FLOWS)
+@lowering(aten._to_copy.default, padding=flows_zero)
 def to_copy(
     ctx: LoweringContext, operand: ir.Value | hlo.Scalar, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -43,7 +44,7 @@ def to_copy(
     return ctx.as_value(operand, ctx.result.dtype)
 
 
-@lowering(torch.ops.prims.convert_element_type.default, padding=Padding.FLOWS)
+@lowering(torch.ops.prims.convert_element_type.default, padding=flows_zero)
 def convert_element_type(ctx: LoweringContext, operand: ir.Value, dtype: torch.dtype) -> ir.Value:
     """The operand cast to `dtype`; Dynamo writes it where a size or a float enters arithmetic."""
     return hlo.convert(operand, dtype)

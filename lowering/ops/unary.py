@@ -11,6 +11,7 @@ import math
 import torch
 
 from lowering import hlo
+from lowering.bucketing.rules import flows_zero
 from lowering.context import LoweringContext
 from lowering.dtypes import is_integer, is_unsigned, opmath_dtype, spec_of
 from lowering.mlir import chlo, ir, stablehlo
@@ -143,7 +144,7 @@ def split_float(operand: ir.Value) -> tuple[ir.Value, ir.Value]:
     )
 
 
-@lowering(aten.neg.default, padding=Padding.FLOWS)
+@lowering(aten.neg.default, padding=flows_zero)
 def neg(ctx: LoweringContext, operand: ir.Value) -> ir.Value:
     """-operand; integers wrap, unsigned ones too."""
     if is_unsigned(ctx.result.dtype):
