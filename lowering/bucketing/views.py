@@ -8,7 +8,6 @@ from lowering import hlo
 from lowering.bucketing.atoms import (
     Dim,
     Layout,
-    dim_of,
     is_padded,
     physical_size,
     view,
