@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("tpu_compile.program",),
     ("tpu_compile.padded_program",),
-    ("tpu_compile.routing",),
+    ("tpu_compile.routing", "tpu_compile.saved_tensors"),
     ("tpu_compile.executable",),
     ("tpu_compile.data_dependent",),
     ("tpu_compile.capture", "tpu_compile.partition"),

@@ -23,13 +23,14 @@ from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture
 from tpu_compile.data_dependent import SizedExecutable
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
-from tpu_compile.executable import PROGRAMS, Family, GraphExecutable, Saved
+from tpu_compile.executable import PROGRAMS, GraphExecutable
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions, from_torch_compile
 from tpu_compile.partition import Fallback, Part, Plan, SizedOp, plan
 from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once
 from tpu_compile.runtime.pjrt import Client
 from tpu_compile.runtime.platforms import current_client
+from tpu_compile.saved_tensors import Family, Saved
 from tpu_compile.statistics import RECORDER
 
 
@@ -192,7 +193,8 @@ class _GraphCompiler:
                 executables[step] = SizedExecutable(
                     step.node, name=name, options=self._options, client=self._client
                 )
-        return PartitionedGraph(graph_plan, executables)
+        family = self._family if name.kind == "backward" else None
+        return PartitionedGraph(graph_plan, executables, family)
 
     def _saved(self, graph_plan: Plan, name: GraphName) -> Saved | None:
         if name.kind != "forward":

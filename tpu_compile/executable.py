@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import math
 import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -22,17 +21,15 @@ import torch
 from torch import fx
 
 from lowering import LoweredGraph, LoweringOptions, lower_graph
-from lowering.bucketing.bounds import Bounds
 from lowering.bucketing.call import NoPaddingRuleError
 from lowering.errors import LoweringError, UnsupportedOpError
-from lowering.importer import PaddingPlan, padded_layout
+from lowering.importer import PaddingPlan
 from lowering.mlir import module_bytecode
 from lowering.signature import read_signature
 from lowering.sizes import Bindings, Sizes, bind, expression, placeholder_symbols
 from lowering.source import source_line
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
-from tpu_compile.framing import Fit, evaluator
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
@@ -40,6 +37,7 @@ from tpu_compile.program import Program, output_of
 from tpu_compile.routing import Router, free_symbols
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.cache import ProgramCache, program_key
+from tpu_compile.saved_tensors import Family, Saved
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
@@ -60,45 +58,6 @@ COLLECTED: contextvars.ContextVar[Collected | None] = contextvars.ContextVar(
 
 def _nameless(symbols: Sequence[sympy.Expr]) -> list[Dimension]:
     return [Dimension(None) for _ in symbols]
-
-
-@dataclass(frozen=True)
-class Saved:
-    """Which outputs of a forward graph are saved for its backward, and where they come in there."""
-
-    first: int
-    """Position of the first saved tensor among the outputs."""
-    count: int
-    placeholder: int
-    """Position of the first saved tensor among the backward's placeholders."""
-    are_seen: Callable[[], bool]
-    """Whether something else than the backward looks at the saved tensors of this call."""
-
-
-@dataclass
-class Family:
-    """What a forward graph tells its backward: how the tensors that it leaves padded lie."""
-
-    layouts: dict[int, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
-    """By placeholder of the backward: the sizes of the atoms of each dim."""
-    buckets: list[dict[sympy.Expr, int]] = field(default_factory=list)
-    """The physical size of each symbol, for each program of the forward."""
-    backward: GraphExecutable | None = None
-
-    def buckets_of(self, args: Sequence[Any]) -> dict[sympy.Expr, int] | None:
-        """Return the buckets of the forward program that left padding in these arguments."""
-        for buckets in reversed(self.buckets):
-            bounds = Bounds(buckets)
-            if all(
-                _physical_shape(dims, bounds) == tuple(args[index].shape)
-                for index, dims in self.layouts.items()
-            ):
-                return buckets
-        return None
-
-
-def _physical_shape(dims: Sequence[Sequence[Any]], bounds: Bounds) -> tuple[int, ...]:
-    return tuple([math.prod([bounds.bound(size) for size in dim]) for dim in dims])
 
 
 @dataclass(frozen=True)
@@ -194,7 +153,7 @@ class GraphExecutable:
             if outputs is not None:
                 return outputs
         if self._left_padded:
-            args = self._without_padding(args, bindings)
+            args = self._family.without_padding(args, bindings)
         return self._exact(sizes, bindings)(args)
 
     def _exact(self, sizes: tuple[int | float, ...], bindings: Bindings) -> Program:
@@ -296,7 +255,7 @@ class GraphExecutable:
         """Return the outputs; None if the graph turns out to need exact shapes."""
         left = self._family.buckets_of(args) if self._left_padded else None
         if left is None and self._left_padded:
-            args = self._without_padding(args, dict(zip(self._exprs, sizes, strict=True)))
+            args = self._family.without_padding(args, dict(zip(self._exprs, sizes, strict=True)))
         prepared = self._prepare(sizes, left)
         if prepared is None:
             return None
@@ -358,21 +317,6 @@ class GraphExecutable:
                 TpuCompileWarning,
                 stacklevel=1,
             )
-
-    def _without_padding(self, args: Sequence[Any], bindings: Bindings) -> list[Any]:
-        """Return the arguments with what the forward left padded cut to the call's sizes."""
-        given = list(args)
-        buckets = self._family.buckets_of(args)
-        if buckets is None:
-            # The user's hooks saw the saved tensors, so they were never padded.
-            return given
-        bounds = Bounds(buckets)
-        for index, dims in self._left_padded.items():
-            layout = padded_layout(dims, bounds)
-            order = range(len(layout.dims))
-            fit = Fit(layout, order, evaluator(bindings), poisons=False)
-            given[index] = fit.cut(args[index])
-        return given
 
     def _build_padded(self, router: Router, chosen: tuple[int, ...]) -> PaddedProgram:
         started = time.perf_counter()

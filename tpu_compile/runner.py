@@ -14,6 +14,7 @@ from lowering.subgraphs import op_name
 from tpu_compile.errors import FallbackWarning
 from tpu_compile.executable import GraphExecutable
 from tpu_compile.partition import EagerOp, Fallback, Part, Plan, SizedOp, resolve_arguments
+from tpu_compile.saved_tensors import Family
 from tpu_compile.statistics import RECORDER
 
 aten = torch.ops.aten
@@ -51,12 +52,15 @@ class PartitionedGraph:
         self,
         plan: Plan,
         executables: Mapping[Part | SizedOp, Callable[..., Any]],
+        family: Family | None = None,
     ) -> None:
+        """Take the steps; of a backward, the `family` that says what its forward left padded."""
         graph = plan.graph_module.graph
         self._plan = plan
         self._executables = executables
         self._placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self._symbols = placeholder_symbols(self._placeholders)
+        self._family = Family() if family is None else family
+        self._symbols = placeholder_symbols(self._placeholders, skip=self._family.layouts.keys())
         self._constants = {
             node: _attribute(plan.graph_module, str(node.target))
             for node in graph.nodes
@@ -75,9 +79,10 @@ class PartitionedGraph:
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Run every step; inputs are written to only after the last one."""
+        bindings = bind(self._symbols, args)
+        args = self._family.without_padding(args, bindings)
         values: dict[fx.Node, Any] = dict(zip(self._placeholders, args, strict=True))
         values.update(self._constants)
-        bindings = bind(self._symbols, args)
 
         def value_of(node: fx.Node) -> Any:
             if node in values:

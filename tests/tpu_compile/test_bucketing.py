@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import tpu_compile
+from lowering import hlo
+from lowering.mlir import stablehlo
 from tpu_compile import (
     BucketPolicy,
     Dimension,
@@ -232,6 +234,80 @@ def test_fallbacks_between_padded_parts() -> None:
         x = rows(n)
         torch.testing.assert_close(call(x), function(x))
     assert stats().xla_compiles - before == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+@pytest.mark.parametrize("buckets", ["pow2", "exact"])
+def test_a_backward_in_pieces_gets_what_its_forward_saved(buckets: str) -> None:
+    @torch.library.custom_op("bucketing_tests::negative", mutates_args=())
+    def negative(x: torch.Tensor) -> torch.Tensor:
+        return -x
+
+    @negative.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    class Twisted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            result = x.tanh()
+            ctx.save_for_backward(result)
+            return result.exp()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            (result,) = ctx.saved_tensors
+            return negative(grad * result) * result
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return Twisted.apply(x).softmax(0)
+
+    call = torch.compile(function, backend="tpu", options={"buckets": buckets})
+    with pytest.warns(tpu_compile.FallbackWarning, match="negative"):
+        call(rows(5).requires_grad_()).sum().backward()
+    for n in (5, 6, 11):
+        x = rows(n).requires_grad_()
+        (found,) = torch.autograd.grad(call(x)[0].sum(), x)
+        (wanted,) = torch.autograd.grad(function(x)[0].sum(), x)
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+def test_a_backward_at_exact_shapes_gets_what_its_forward_saved() -> None:
+    @torch.library.custom_op("bucketing_tests::halved", mutates_args=())
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    @halved.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    @tpu_compile.register_lowering(torch.ops.bucketing_tests.halved.default)
+    def _(ctx: Any, x: Any) -> Any:
+        return stablehlo.divide(x, hlo.full_like(x, 2))
+
+    class Halving(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            result = x.tanh()
+            ctx.save_for_backward(result)
+            return result * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            (result,) = ctx.saved_tensors
+            return halved(grad) * result
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return Halving.apply(x).softmax(0)
+
+    call = compiled(function, buckets="pow2")
+    for n in (5, 6, 11):
+        x = rows(n).requires_grad_()
+        (found,) = torch.autograd.grad(call(x)[0].sum(), x)
+        (wanted,) = torch.autograd.grad(function(x)[0].sum(), x)
+        torch.testing.assert_close(found, wanted)
+    assert stats().exact_graphs == 1
 
 
 def test_an_op_without_a_padding_rule_runs_at_exact_shapes() -> None:
