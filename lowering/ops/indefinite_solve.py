@@ -18,7 +18,9 @@ aten = torch.ops.aten
 _I32 = torch.int32
 
 
-@lowering(aten.linalg_ldl_solve.default, padding=of_matrices(LD="square", pivots="pivots", B="rows"))
+@lowering(
+    aten.linalg_ldl_solve.default, padding=of_matrices(LD="square", pivots="pivots", B="rows")
+)
 def linalg_ldl_solve(
     ctx: LoweringContext,
     factors: ir.Value,
