@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lowering.bucketing.atoms import Dim, Layout, dim_of, is_padded, physical_size, static_layout
+from lowering.bucketing.atoms import Dim, Layout, dim_of, is_padded, is_prefix, physical_size
 from lowering.bucketing.call import Call, Fill, Outcome
 from lowering.bucketing.moments import counts_real
 from lowering.bucketing.rules import matched, results
@@ -87,12 +87,21 @@ def weight_norm_backward(call: Call) -> Outcome:
 def batch_normalized(call: Call) -> Outcome:
     """Batch norm by the statistics of the batch (over real positions) or by given ones."""
     layout = call.layout("input")
-    if is_padded(layout.dims[1]):
-        raise call.decline("its channels are a dynamic dim")
+    channels = layout.dims[1]
+    if not is_prefix(channels):
+        raise call.decline("its channels are a view of several dynamic dims")
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if name in call.tensors():
+            value = matched(call, call.value(name), call.layout(name), [channels])
+            call.replace(name, value)
     by_batch = call.node.target in _BY_BATCH or call.value("training", False)
     if by_batch:
         counts_real(call, layout, [0, *range(2, len(layout.dims))])
+    # The channels of a statistic may be another symbol than those of the input: equal all the same.
     specs = call.ctx.specs(call.node)
-    layouts = [None if spec is None else static_layout(spec.shape) for spec in specs]
+    layouts = [None if spec is None else call.plain(index) for index, spec in enumerate(specs)]
+    for found in layouts[1:]:
+        if found is not None and found.is_padded and found.shape != (physical_size(channels),):
+            raise call.decline("its statistics have another bucket")
     layouts[0] = Layout(layout.dims)
     return call.run(), layouts

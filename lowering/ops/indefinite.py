@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from lowering import hlo
-from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import of_matrices
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
@@ -30,7 +30,7 @@ _I32 = torch.int32
 _ALPHA = (1 + math.sqrt(17)) / 8
 
 
-@lowering(aten.linalg_ldl_factor_ex.default, padding=batched(self=2))
+@lowering(aten.linalg_ldl_factor_ex.default, padding=of_matrices(self="square"))
 def linalg_ldl_factor_ex(
     ctx: LoweringContext, matrix: ir.Value, *, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:

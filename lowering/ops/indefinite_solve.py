@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lowering import hlo, hlo_scan
-from lowering.bucketing.batches import batched
+from lowering.bucketing.matrices import of_matrices
 from lowering.context import LoweringContext
 from lowering.dtypes import spec_of
 from lowering.mlir import ir, stablehlo
@@ -18,7 +18,9 @@ aten = torch.ops.aten
 _I32 = torch.int32
 
 
-@lowering(aten.linalg_ldl_solve.default, padding=batched(LD=2, pivots=1, B=2))
+@lowering(
+    aten.linalg_ldl_solve.default, padding=of_matrices(LD="square", pivots="pivots", B="rows")
+)
 def linalg_ldl_solve(
     ctx: LoweringContext,
     factors: ir.Value,

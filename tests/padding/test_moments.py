@@ -73,6 +73,15 @@ def test_batch_norm_updates_running_statistics() -> None:
     check(function, rows_and_weights, SIZES, rtol=1e-4, atol=1e-4)
 
 
+def test_batch_norm_of_padded_channels() -> None:
+    def function(x: torch.Tensor) -> Any:
+        mean = torch.zeros_like(x[0, :, 0])
+        variance = torch.ones_like(mean)
+        return F.batch_norm(x, mean, variance, training=True), F.batch_norm(x, mean, variance)
+
+    check(function, matrix(4), SIZES, gradients=True, rtol=1e-3, atol=1e-4)
+
+
 def test_gradients_of_batch_norm() -> None:
     def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         return (
