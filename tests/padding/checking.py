@@ -127,4 +127,10 @@ def bits_equal(left: Any, right: Any) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+    return (
+        tensor.resolve_conj()
+        .resolve_neg()
+        .reshape(-1)
+        .clone(memory_format=torch.contiguous_format)
+        .view(torch.uint8)
+    )

@@ -168,6 +168,10 @@ def _regroupings(v: Value) -> Iterator[Move]:
         return
     for order in itertools.islice(itertools.permutations(range(len(factors))), 6):
         ordered = [factors[position] for position in order]
+        numbers = [size.is_Integer for size in ordered]
+        if ordered != factors and numbers != sorted(numbers):
+            # A number split off the front of a dynamic size: torch then guards that it divides it.
+            continue
         for cut in range(1, len(ordered) + 1):
             shape = (sympy.Mul(*ordered[:cut]), *ordered[cut:])
             if shape != v.shape:
