@@ -189,7 +189,12 @@ def outcome(
     return found
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["forward", "training"])
+# The training step contains the forward pass, if with other programs.
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "training",
+    [pytest.param(False, marks=pytest.mark.full, id="forward"), pytest.param(True, id="training")],
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_padding_does_not_show(name: str, training: bool, request: pytest.FixtureRequest) -> None:
     make, inputs, count = MODELS[name]
