@@ -37,7 +37,7 @@ from tpu_compile.program import Program, output_of
 from tpu_compile.routing import Router, free_symbols
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.cache import ProgramCache, program_key
-from tpu_compile.saved_tensors import Family, Saved
+from tpu_compile.saved_tensors import Call, Family, Saved
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
@@ -253,9 +253,8 @@ class GraphExecutable:
 
     def _run_padded(self, args: Sequence[Any], sizes: tuple[int, ...]) -> list[Any] | None:
         """Return the outputs; None if the graph turns out to need exact shapes."""
-        left = self._family.buckets_of(args) if self._left_padded else None
-        if left is None and self._left_padded:
-            args = self._family.without_padding(args, dict(zip(self._exprs, sizes, strict=True)))
+        bindings = dict(zip(self._exprs, sizes, strict=True))
+        left = self._family.buckets_of(args, bindings) if self._left_padded else None
         prepared = self._prepare(sizes, left)
         if prepared is None:
             return None
@@ -267,6 +266,9 @@ class GraphExecutable:
         except NoPaddingRuleError as error:
             self._become_exact(_reason(error))
             return None
+        if program.kept:
+            call = Call(bindings, router.buckets(chosen)) if keep else None
+            self._family.leave([outputs[position] for position in program.kept], call)
         router.ran(sizes, chosen, time.perf_counter() - started)
         return outputs
 
@@ -345,8 +347,6 @@ class GraphExecutable:
         )
         program.set_constants(lowered, self._graph_module)
         router.chooser.compiled(chosen, seconds)
-        if self._name.kind == "forward":
-            self._family.buckets.append(dict(plan.buckets))
         return program
 
     def _kept_outputs(self, lowered: LoweredGraph) -> frozenset[int]:
