@@ -255,6 +255,9 @@ class GraphExecutable:
         """Return the outputs; None if the graph turns out to need exact shapes."""
         bindings = dict(zip(self._exprs, sizes, strict=True))
         left = self._family.buckets_of(args, bindings) if self._left_padded else None
+        if left is not None and self._router is not None and self._router.chosen(left) is None:
+            # This graph has sizes that the forward had not: it chooses buckets of its own.
+            args, left = self._family.without_padding(args, bindings), None
         prepared = self._prepare(sizes, left)
         if prepared is None:
             return None
