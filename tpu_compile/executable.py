@@ -253,9 +253,12 @@ class GraphExecutable:
 
     def _run_padded(self, args: Sequence[Any], sizes: tuple[int, ...]) -> list[Any] | None:
         """Return the outputs; None if the graph turns out to need exact shapes."""
-        left = self._family.buckets_of(args) if self._left_padded else None
-        if left is None and self._left_padded:
-            args = self._family.without_padding(args, dict(zip(self._exprs, sizes, strict=True)))
+        left = None
+        if self._left_padded and self._router is not None:
+            bindings = dict(zip(self._exprs, sizes, strict=True))
+            left = self._family.buckets_of(args, bindings)
+            if not self._router.holds(left, sizes):
+                args, left = self._family.without_padding(args, bindings), None
         prepared = self._prepare(sizes, left)
         if prepared is None:
             return None
@@ -268,6 +271,10 @@ class GraphExecutable:
             self._become_exact(_reason(error))
             return None
         router.ran(sizes, chosen, time.perf_counter() - started)
+        if keep and program.kept:
+            buckets = router.buckets(chosen)
+            for position in program.kept:
+                self._family.left(outputs[position], buckets)
         return outputs
 
     def _prepare(

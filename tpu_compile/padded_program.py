@@ -81,7 +81,8 @@ class PaddedProgram(Program):
         self._resident_updates = []
         self._graph_module = graph_module
         self._symbols = tuple(symbols)
-        self._kept = frozenset(kept)
+        self.kept = frozenset(kept)
+        """Positions of the outputs that may be left padded."""
         self._poisons = poisons
         self._sizes_plan = client.put_plan((len(self._symbols),), torch.int64)
         self._frames: collections.OrderedDict[tuple[int, ...], Frame] = collections.OrderedDict()
@@ -106,7 +107,7 @@ class PaddedProgram(Program):
         for index, buffer in borrowed:
             self._buffers[index].append(buffer)
         RECORDER.count_padding(frame.padded, frame.useful)
-        kept = self._kept if keep else frozenset()
+        kept = self.kept if keep else frozenset()
         results = self._cut(frame, raw, kept)
         outputs = [
             output_of(self._physical.outputs[position], raw, args)

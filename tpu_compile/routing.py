@@ -71,6 +71,13 @@ class Router:
             return None
         return tuple([buckets[self._symbols[place]] for place in self._places])
 
+    def holds(self, buckets: Mapping[sympy.Expr, int] | None, sizes: tuple[int, ...]) -> bool:
+        """Whether a call of `sizes` can run in these buckets."""
+        chosen = self.chosen(buckets)
+        return chosen is not None and all(
+            size <= most for size, most in zip(self._shaping(sizes), chosen, strict=True)
+        )
+
     def buckets_for(
         self, sizes: tuple[int, ...], named: Mapping[str, Sequence[int]]
     ) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -131,6 +132,52 @@ def test_training_keeps_saved_tensors_padded() -> None:
         torch.testing.assert_close(found, [p.grad for p in model.parameters()])
     assert torch.Size([8, 8]) in shapes
     assert torch.Size([16, 8]) in shapes
+
+
+class Two(nn.Module):
+    """One size shapes a saved tensor that stays padded, the other none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.scale = nn.Parameter(torch.randn(4))
+        self.shift = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.layers(x), y * self.scale + self.shift
+
+
+class Merged(nn.Module):
+    """Saves a tensor whose rows are the product of both sizes: 4 * 8 of them may be 8 * 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        pairs = (x[:, None] + y).reshape(x.shape[0] * y.shape[0], 4)
+        return self.layers(pairs).reshape(x.shape[0], y.shape[0], 2).sum(1)
+
+
+@pytest.mark.parametrize("module", [Two, Merged])
+def test_backward_runs_in_the_buckets_of_its_forward(module: Callable[[], nn.Module]) -> None:
+    model = module().double()
+    parameters = list(model.parameters())
+    call = compiled(model, buckets="pow2")
+    gradients = []
+    steps: list[tuple[Any, Any]] = []
+    for b, s in [(3, 12), (3, 5), (5, 3), (3, 12), (7, 3)]:
+        x, y = rows(b).double(), rows(s).double()
+        for tensor in (x, y):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        loss = sum(part.sin().sum() for part in call(x, y))
+        wanted = sum(part.sin().sum() for part in model(x, y))
+        steps.append((loss, wanted))
+    # Backwards come after all forwards, in another order.
+    for loss, wanted in reversed(steps):
+        gradients.append(torch.autograd.grad(loss, parameters))
+        torch.testing.assert_close(gradients[-1], torch.autograd.grad(wanted, parameters))
+    assert stats().exact_graphs == 0
 
 
 def test_hooks_on_saved_tensors_see_real_sizes() -> None:
