@@ -51,8 +51,6 @@ class Padding(enum.Enum):
     """
 
     FLOWS = "flows"
-    MASKED = "masked"
-    INDEXED = "indexed"
     EXACT = "exact"
 
 
