@@ -14,6 +14,7 @@ from torch import nn
 from benchmarks import peers
 from benchmarks.harness import Result, Timing, interleave
 from benchmarks.lowering_speed import lowering_speed
+from benchmarks.padding import mask_cost
 
 
 class Adder(nn.Module):
@@ -146,4 +147,5 @@ SUITES: dict[str, Callable[..., list[Result]]] = {
     "gpt2-training": gpt2_training,
     "first-call": first_call,
     "lowering": lowering_speed,
+    "masks": mask_cost,
 }
