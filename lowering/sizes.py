@@ -30,6 +30,11 @@ def plain_size(size: Any) -> Any:
     return int(expr) if isinstance(expr, sympy.Basic) and expr.is_Integer else expr
 
 
+def free_symbols(size: Any) -> set[sympy.Symbol]:
+    """Return the symbols of an expression; none for a number."""
+    return set(getattr(size, "free_symbols", ()))
+
+
 def is_number(node: fx.Node) -> bool:
     """Whether a node is a size computation: known from the call's arguments, never executed."""
     value = node.meta.get("val")

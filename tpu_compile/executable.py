@@ -26,7 +26,7 @@ from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.importer import PaddingPlan
 from lowering.mlir import module_bytecode
 from lowering.signature import read_signature
-from lowering.sizes import Bindings, Sizes, bind, expression, placeholder_symbols
+from lowering.sizes import Bindings, Sizes, bind, expression, free_symbols, placeholder_symbols
 from lowering.source import source_line
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
@@ -34,7 +34,7 @@ from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
 from tpu_compile.program import Program, output_of
-from tpu_compile.routing import Router, free_symbols
+from tpu_compile.routing import Router
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.cache import ProgramCache, program_key
 from tpu_compile.saved_tensors import Call, Family, Saved

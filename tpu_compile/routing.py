@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from lowering.bucketing.bounds import Bounds, UnboundedSizeError
-from lowering.sizes import UnboundSizeError, plain_size
+from lowering.sizes import UnboundSizeError, free_symbols, plain_size
 from tpu_compile.buckets import BucketPolicy, Dimension
 from tpu_compile.chooser import Choice, Chooser
 
@@ -118,8 +118,3 @@ def _shapes(graph_module: fx.GraphModule) -> collections.Counter[tuple[Any, ...]
                 if any(map(free_symbols, shape)):
                     found[shape] += 1
     return found
-
-
-def free_symbols(size: Any) -> set[sympy.Symbol]:
-    """Return the symbols of an expression; none for a number."""
-    return set(getattr(size, "free_symbols", ()))

@@ -24,7 +24,7 @@ from lowering.dtypes import missing_on
 from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.mlir import ir
 from lowering.registry import Padding, PaddingRule
-from lowering.sizes import SYMBOLIC, expression, is_number
+from lowering.sizes import SYMBOLIC, expression, free_symbols, is_number
 from lowering.source import source_line
 
 Run = Callable[[Sequence[Any], dict[str, Any]], Any]
@@ -80,7 +80,7 @@ class PaddedGraph:
     def _is_dynamic(self, node: fx.Node) -> bool:
         if is_number(node):
             value = node.meta["val"]
-            return isinstance(value, SYMBOLIC) and bool(_free_symbols(expression(value)))
+            return isinstance(value, SYMBOLIC) and bool(free_symbols(expression(value)))
         layouts = self._layouts.get(node, ())
         return any(layout is not None and layout.is_padded for layout in layouts)
 
@@ -125,10 +125,6 @@ class PaddedGraph:
             if layout is not None:
                 check_outcome(call.node, spec, layout, call.result_sizes(index))
         return values, layouts
-
-
-def _free_symbols(expr: Any) -> Any:
-    return getattr(expr, "free_symbols", None)
 
 
 def _is_symbolic(value: Any) -> bool:

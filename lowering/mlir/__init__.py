@@ -1,13 +1,11 @@
-"""The only package that imports jaxlib's MLIR bindings; everyone else takes them from here.
+"""MLIR for everyone else: jaxlib's bindings, contexts that remember, quick builders of StableHLO.
 
-jaxlib promises no stable interface for them, so a new jaxlib release is this package's work (and
-that of `tpu_compile/runtime/pjrt.py` for the run-time half). It must not know torch.
+jaxlib promises no stable interface for its bindings; `bindings` alone imports them (and
+`tpu_compile/runtime/pjrt.py` those of the run time). The package must not know torch.
 """
 
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import chlo, func
-
 from lowering.mlir import stablehlo
+from lowering.mlir.bindings import chlo, func, ir
 from lowering.mlir.context import Context, create_context, memo, module_bytecode, module_text
 
 __all__ = [

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, stablehlo
+from lowering.mlir.bindings import chlo, ir, register_dialects, stablehlo
 
 
 class Context(ir.Context):
@@ -38,7 +36,7 @@ def create_context() -> Context:
     long-running process from growing.
     """
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    register_dialects(registry)
     context = Context()
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo as dialect
-
+from lowering.mlir.bindings import ir
+from lowering.mlir.bindings import stablehlo as dialect
 from lowering.mlir.context import memo
 
 _create = ir.Operation.create

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tpu_compile
-from lowering import hlo
+from lowering import REGISTRY, hlo
 from lowering.mlir import stablehlo
 from tpu_compile import (
     BucketPolicy,
@@ -320,7 +320,9 @@ def test_a_backward_in_pieces_gets_what_its_forward_saved(buckets: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")
-def test_a_backward_at_exact_shapes_gets_what_its_forward_saved() -> None:
+def test_a_backward_at_exact_shapes_gets_what_its_forward_saved(
+    request: pytest.FixtureRequest,
+) -> None:
     @torch.library.custom_op("bucketing_tests::halved", mutates_args=())
     def halved(x: torch.Tensor) -> torch.Tensor:
         return x / 2
@@ -329,9 +331,13 @@ def test_a_backward_at_exact_shapes_gets_what_its_forward_saved() -> None:
     def _(x: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(x)
 
-    @tpu_compile.register_lowering(torch.ops.bucketing_tests.halved.default)
+    overload = torch.ops.bucketing_tests.halved.default
+
+    @tpu_compile.register_lowering(overload)
     def _(ctx: Any, x: Any) -> Any:
         return stablehlo.divide(x, hlo.full_like(x, 2))
+
+    request.addfinalizer(lambda: REGISTRY.remove(overload))
 
     class Halving(torch.autograd.Function):
         @staticmethod

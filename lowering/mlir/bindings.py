@@ -1,0 +1,7 @@
+"""jaxlib's MLIR bindings. Nothing else imports them: a new jaxlib release is this file's work."""
+
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs._jax_mlir_ext import register_dialects
+from jaxlib.mlir.dialects import chlo, func, stablehlo
+
+__all__ = ["chlo", "func", "ir", "register_dialects", "stablehlo"]
