@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "tpu_compile.history",
         "tpu_compile.framing",
     ),
-    ("tpu_compile.program",),
+    ("tpu_compile.loading", "tpu_compile.program"),
     ("tpu_compile.padded_program",),
     ("tpu_compile.routing", "tpu_compile.saved_tensors"),
     ("tpu_compile.executable",),

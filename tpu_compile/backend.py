@@ -23,8 +23,9 @@ from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture
 from tpu_compile.data_dependent import SizedExecutable
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
-from tpu_compile.executable import PROGRAMS, GraphExecutable
+from tpu_compile.executable import GraphExecutable
 from tpu_compile.history import HISTORY, GraphName
+from tpu_compile.loading import PROGRAMS
 from tpu_compile.options import CompileOptions, from_torch_compile
 from tpu_compile.partition import Fallback, Part, Plan, SizedOp, plan
 from tpu_compile.runner import PartitionedGraph, forget_warnings, warn_once

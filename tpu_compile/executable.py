@@ -24,23 +24,20 @@ from lowering import LoweredGraph, LoweringOptions, lower_graph
 from lowering.bucketing.call import NoPaddingRuleError
 from lowering.errors import LoweringError, UnsupportedOpError
 from lowering.importer import PaddingPlan
-from lowering.mlir import module_bytecode
 from lowering.signature import read_signature
 from lowering.sizes import Bindings, Sizes, bind, expression, free_symbols, placeholder_symbols
 from lowering.source import source_line
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
-from tpu_compile.history import HISTORY, GraphName
+from tpu_compile.history import GraphName
+from tpu_compile.loading import load
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
 from tpu_compile.program import Program, output_of
 from tpu_compile.routing import Router
 from tpu_compile.runtime import pjrt
-from tpu_compile.runtime.cache import ProgramCache, program_key
 from tpu_compile.saved_tensors import Call, Family, Saved
-from tpu_compile.statistics import RECORDER, CompileRecord
-
-PROGRAMS = ProgramCache()
+from tpu_compile.statistics import RECORDER
 
 Dimensions = Callable[[Sequence[sympy.Expr]], list[Dimension]]
 
@@ -405,42 +402,7 @@ class GraphExecutable:
         """Return the executable of a module lowered since `started`, and the seconds to compile."""
         if not lowered.signature.results:
             return None, 0.0
-        text = lowered.text()
-        RECORDER.count("lowered")
-        RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
-        return self._compile(lowered, text)
-
-    def _compile(self, lowered: LoweredGraph, text: str) -> tuple[Any, float]:
-        xla_options = tuple(self._options.xla_options.items())
-        inputs = tuple(str(argument.spec) for argument in lowered.signature.arguments)
-        seconds = 0.0
-
-        def compile_program() -> Any:
-            nonlocal seconds
-            reason = HISTORY.reason(self._name, inputs)
-            with lowered.module.context:
-                bytecode = module_bytecode(lowered.module)
-            started = time.perf_counter()
-            try:
-                executable = self._client.compile(bytecode, xla_options)
-            except TpuCompileError as error:
-                raise error.at(f"{self._name} at {self._name.where}") from error
-            seconds = time.perf_counter() - started
-            RECORDER.record_compile(
-                CompileRecord(str(self._name), self._name.where, inputs, reason, seconds)
-            )
-            return executable
-
-        executable, origin = PROGRAMS.get(
-            program_key(text, xla_options, self._client),
-            self._client,
-            compile_program,
-            folder=self._options.resolved_cache_dir(),
-        )
-        HISTORY.add(self._name, inputs)
-        if origin != "compiled":
-            RECORDER.count("memory_hits" if origin == "memory" else "disk_hits")
-        return executable, seconds
+        return load(lowered, started, self._name, self._options, self._client)
 
 
 def _whole(sizes: Sequence[int | float]) -> tuple[int, ...]:

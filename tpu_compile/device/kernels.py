@@ -1,0 +1,221 @@
+"""Kernels that are not programs: creation of memory, copies between devices, reads, sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from tpu_compile.device import compat, dispatch, fallback
+from tpu_compile.device.trace import LOCK
+from tpu_compile.device.transfer import host_view, value_from_host
+from tpu_compile.device.values import (
+    Value,
+    is_on_device,
+    memory_layout,
+    new_storage,
+    store_of,
+    view_of,
+    whole_order,
+)
+from tpu_compile.errors import DeviceError
+
+aten = torch.ops.aten
+
+KERNELS: dict[OpOverload, Callable[..., Any]] = {}
+
+# Change sizes, strides or the storage of a tensor and read no element.
+METADATA = (
+    aten.as_strided.default,
+    aten.view.default,
+    aten._reshape_alias.default,
+    aten.unfold.default,
+    aten.view.dtype,
+    aten.view_as_real.default,
+    aten.view_as_complex.default,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.source_Tensor,
+)
+
+
+def kernel(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the kernel of `overload`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        KERNELS[overload] = function
+        return function
+
+    return register
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def _check_index(device: torch.device | None) -> None:
+    if device is not None and device.index not in (None, 0):
+        raise DeviceError(
+            f"There is no device {str(device)!r}",
+            why="this process has one device, tpu:0",
+            ways_out=('torch.device("tpu")',),
+        )
+
+
+def _check_layout(layout: torch.layout | None, pin_memory: bool | None) -> None:
+    if layout not in (None, torch.strided):
+        raise DeviceError(
+            f"The device tpu has no {str(layout).removeprefix('torch.')} tensors",
+            ways_out=("to_dense()", "a CPU tensor"),
+        )
+    if pin_memory:
+        raise DeviceError("Only CPU tensors can be pinned, not those of the device tpu")
+
+
+@kernel(aten.empty.memory_format)
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A new tensor; what is in it reads as zeros."""
+    _check_layout(layout, pin_memory)
+    stride = _strides(size, memory_format)
+    return empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return torch.empty(tuple(size), device="meta").stride()
+    return torch.empty(tuple(size), device="meta", memory_format=memory_format).stride()
+
+
+@kernel(aten.empty_strided.default)
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """A new tensor of these strides; what is in it reads as zeros."""
+    _check_index(device)
+    _check_layout(layout, pin_memory)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    size, stride = tuple(size), tuple(stride)
+    gapless, _, shape = memory_layout(size, stride)
+    if gapless != stride and 0 not in size:
+        reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        shape = (reach,)
+    return compat.new_tensor(new_storage(Value(dtype, shape)), dtype, size, stride)
+
+
+@kernel(aten.resize_.default)
+def resize_(
+    self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """`self` in another size; its storage grows where it must, and keeps what it held."""
+    size = tuple(size)
+    stride = _strides(size, memory_format)
+    offset = int(self.storage_offset())
+    needed = offset + (
+        math.prod(size) and 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    )
+    storage = self.untyped_storage()
+    if needed * self.itemsize > storage.nbytes():
+        storage = _grown(self, needed)
+    return _set(self, storage, offset, size, stride)
+
+
+_set = compat.as_metadata(aten.set_.source_Storage_storage_offset)
+
+
+def _grown(tensor: torch.Tensor, elements: int) -> torch.UntypedStorage:
+    """Return a larger storage with what the tensor's own holds; other views keep the old one."""
+    old = store_of(tensor).value
+    count = math.prod(old.shape)
+    if count == 0 or old.is_unwritten:
+        return new_storage(Value(tensor.dtype, (elements,)))
+    flat = compat.new_tensor(new_storage(old), old.dtype, (count,), (1,))
+    total = elements * tensor.itemsize // old.dtype.itemsize
+    grown = empty_strided((total,), (1,), dtype=old.dtype)
+    grown.narrow(0, 0, count).copy_(flat)
+    return grown.untyped_storage()
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+@kernel(aten.copy_.default)
+def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`self` with the elements of `src`, between devices or on one."""
+    if not is_on_device(self):
+        self.copy_(host_view(src))
+        return self
+    if is_on_device(src):
+        if src.dtype.is_complex and not self.dtype.is_complex:
+            src = torch.view_as_real(src).select(-1, 0)
+        return dispatch.run(aten.copy_.default, self, src)
+    if src.device.type != "cpu":
+        raise DeviceError(
+            f"A tensor cannot be copied from {src.device} to tpu:0",
+            ways_out=("copy it to the CPU first",),
+        )
+    with LOCK:
+        store = store_of(self)
+        view = view_of(self, store.value)
+        order = tuple(range(self.dim())) if view is None else whole_order(view, store.value)
+        if order is not None:
+            dense = src.detach().to(self.dtype).expand(self.shape).permute(order)
+            store.value = value_from_host(dense)
+            return self
+    return dispatch.run(aten.copy_.default, self, fallback.from_host(src.expand(self.shape)))
+
+
+@kernel(aten._copy_from.default)
+def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`dst` with the elements of `self`."""
+    return copy_(dst, self, non_blocking)
+
+
+@kernel(aten._copy_from_and_resize.default)
+def copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    """`dst` with the sizes and elements of `self`."""
+    return copy_(dst.resize_(self.shape), self)
+
+
+# --- reads ---------------------------------------------------------------------------------------
+
+
+@kernel(aten._local_scalar_dense.default)
+def local_scalar_dense(self: torch.Tensor) -> Any:
+    """The number in a tensor of one element; waits for it."""
+    return host_view(self).item()
+
+
+@kernel(aten.equal.default)
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether sizes and all elements are equal; waits for them."""
+    if self.shape != other.shape:
+        return False
+    return bool(torch.eq(self, other).all())
+
+
+# --- what torch asks of each backend -------------------------------------------------------------
+
+
+@kernel(aten._fused_sdp_choice.default)
+def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
+    """Attention is computed by its definition, which XLA fuses."""
+    return 0
+
+
+for _op in METADATA:
+    KERNELS[_op] = compat.as_metadata(_op)

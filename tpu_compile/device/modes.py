@@ -1,0 +1,64 @@
+"""When device ops run: at once, at once and waited for, or fused with others at the first read."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+
+from tpu_compile.device.trace import LOCK, Trace, flush
+
+# Programs of more ops take XLA longer than they save.
+LARGEST_TRACE = 4000
+
+
+class Mode(enum.Enum):
+    """When the ops of device tensors run.
+
+    `EAGER`: each at once, as a program of its own; the call does not wait for the device.
+    `DEBUG`: each at once, and the call waits: an error shows at the user's line.
+    `FUSED`: all together, as one program, when a value is read (printing, `item`, `cpu`).
+    """
+
+    EAGER = "eager"
+    DEBUG = "debug"
+    FUSED = "fused"
+
+
+_mode = Mode.EAGER
+
+
+def get_mode() -> Mode:
+    """Return the mode in force."""
+    return _mode
+
+
+def set_mode(mode: Mode | str) -> None:
+    """Choose when ops run from now on, in every thread; ops that wait run first.
+
+    Raises:
+        ValueError: `mode` is none.
+    """
+    global _mode
+    with LOCK:
+        flush()
+        _mode = Mode(mode)
+
+
+@contextlib.contextmanager
+def mode(chosen: Mode | str) -> Iterator[None]:
+    """Run the block's ops in another mode; what it left to run is run at its end."""
+    before = _mode
+    set_mode(chosen)
+    try:
+        yield
+    finally:
+        set_mode(before)
+
+
+def after_recording(trace: Trace) -> None:
+    """Run what was recorded, if the mode says so."""
+    if _mode is not Mode.FUSED:
+        flush(wait=_mode is Mode.DEBUG)
+    elif trace.length >= LARGEST_TRACE:
+        flush()

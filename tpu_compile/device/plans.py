@@ -1,0 +1,279 @@
+"""What an op does, as a functional graph: found once for each kind of arguments.
+
+A plan knows nothing of storages. It takes the tensors that an op is called with as values, in
+order, and gives the op's new tensors and the new values of the tensors that it writes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from lowering.decompositions import decomposition_table
+from lowering.registry import unsupported_reason
+from lowering.sizes import is_number
+from lowering.subgraphs import draws_random_numbers
+from tpu_compile.device.lifting import lifted_call
+from tpu_compile.device.schemas import functional_form, out_names
+from tpu_compile.device.values import memory_layout
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
+UNTRACEABLE = (UnsupportedFakeTensorException, UnsupportedOperatorException)
+
+FAKE = FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Stands in a call's arguments for tensor number `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """Stands in a call's arguments for run-time number `index`."""
+
+    index: int
+
+
+class Spec(NamedTuple):
+    """A tensor that goes into an op."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Result(NamedTuple):
+    """A tensor that an op makes; `order` lists its dims from the slowest in memory on."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+    """The sizes in that order."""
+
+
+class NotCompilableError(Exception):
+    """An op cannot run as a program; the message says why."""
+
+    def __init__(self, why: str, *, reads_data: bool = False) -> None:
+        super().__init__(why)
+        self.reads_data = reads_data
+        """Whether any device would have to wait for data: the op gives a number, or sizes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An op on arguments of certain kinds; plans are compared by identity."""
+
+    op: OpOverload
+    graph: fx.Graph
+    """Placeholders: the tensors, then the numbers (0-d). Outputs: the results, then the writes."""
+    results: tuple[Result, ...]
+    writes: tuple[int, ...]
+    """The tensors that get new values."""
+    resizes: dict[int, tuple[int, ...]]
+    """The new sizes of the tensors (given as `out=`) that have others."""
+    returns: tuple[int | Tensor | None, ...]
+    """What the op gives: result number, a tensor that it was given, or None."""
+    gives_sequence: bool
+    random_ops: tuple[fx.Node, ...]
+    """The nodes that draw random numbers, each from a key of its own."""
+    numbers: tuple[torch.dtype, ...]
+    """The dtypes in which the run-time numbers are computed with."""
+
+
+def make_plan(
+    op: OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    specs: Sequence[Spec],
+    numbers: Sequence[torch.dtype],
+    platform: str,
+) -> Plan:
+    """Return the plan of `op` for arguments in which `Tensor` and `Number` stand for values.
+
+    Raises:
+        NotCompilableError: the op has no lowering for these, or its sizes depend on data.
+        RuntimeError, ...: what torch raises for wrong arguments.
+    """
+    written, aliases = _effects(op, args, kwargs)
+    kwargs = {name: _on_host(value) for name, value in kwargs.items()}
+    args = [_on_host(value) for value in args]
+    returned: list[Any] = []
+    shapes: dict[int, tuple[int, ...]] = {}
+
+    def run(*values: torch.Tensor) -> list[torch.Tensor]:
+        tensors = list(values[: len(specs)])
+        for index in written:
+            # A tensor of the call's own, so that the graph does not write to its placeholders.
+            tensors[index] = tensors[index].clone()
+        given = [*tensors, *values[len(specs) :]]
+
+        def fill(item: Any) -> Any:
+            if isinstance(item, Tensor):
+                return given[item.index]
+            return given[len(specs) + item.index] if isinstance(item, Number) else item
+
+        filled, named = pytree.tree_map(fill, (list(args), dict(kwargs)), is_leaf=_is_place)
+        result = _result_of(op, filled, named, lifted=bool(numbers))
+        returned[:] = list(result) if isinstance(result, (tuple, list)) else [result]
+        shapes.update({index: tuple(tensors[index].shape) for index in written})
+        if len(aliases) == 1 and len(returned) != 1:
+            aliases[:] = aliases * len(returned)
+        fresh = [
+            item
+            for item, alias in zip(returned, aliases, strict=True)
+            if alias is None and isinstance(item, torch.Tensor)
+        ]
+        return [*fresh, *(tensors[index] for index in written)]
+
+    graph_module = _traced(run, specs, numbers)
+    _require_lowerings(graph_module, platform)
+    (output,) = graph_module.graph.find_nodes(op="output")
+    nodes = list(output.args[0])
+    results = tuple([_result(node) for node in nodes[: len(nodes) - len(written)]])
+    fresh = iter(range(len(results)))
+    returns = tuple(
+        [
+            alias if alias is not None else next(fresh) if isinstance(item, torch.Tensor) else None
+            for item, alias in zip(returned, aliases, strict=True)
+        ]
+    )
+    return Plan(
+        op,
+        graph_module.graph,
+        results,
+        written,
+        {i: size for i, size in shapes.items() if size != specs[i].size},
+        returns,
+        _gives_sequence(op),
+        tuple([node for node in graph_module.graph.nodes if draws_random_numbers(node)]),
+        tuple(numbers),
+    )
+
+
+def _is_place(item: Any) -> bool:
+    return isinstance(item, (Tensor, Number))
+
+
+def _result_of(op: OpOverload, args: list[Any], kwargs: dict[str, Any], *, lifted: bool) -> Any:
+    if lifted:
+        return lifted_call(op, args, kwargs)
+    form = functional_form(op) if out_names(op) else None
+    if form is None:
+        return op(*args, **kwargs)
+    outs = [kwargs.pop(name) for name in out_names(op)]
+    result = form(*args, **kwargs)
+    for out, value in zip(outs, result if isinstance(result, tuple) else [result], strict=True):
+        _store(value, out)
+    return tuple(outs)
+
+
+def _store(value: torch.Tensor, out: torch.Tensor) -> None:
+    """Write to `out` as torch does: it takes the size of `value`, and keeps its dtype."""
+    if not torch.can_cast(value.dtype, out.dtype):
+        raise RuntimeError(
+            f"result type {_name(value)} can't be cast to the desired output type {_name(out)}"
+        )
+    if value.shape != out.shape:
+        out.resize_(value.shape)
+    out.copy_(value)
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# Torch's tracing depends on state of the thread, which a kernel is called in the middle of.
+_tracer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpu-tracing")
+
+
+def _traced(
+    run: Callable[..., Any], specs: Sequence[Spec], numbers: Sequence[torch.dtype]
+) -> fx.GraphModule:
+    return _tracer.submit(_trace, run, specs, numbers).result()
+
+
+def _trace(
+    run: Callable[..., Any], specs: Sequence[Spec], numbers: Sequence[torch.dtype]
+) -> fx.GraphModule:
+    with FAKE, torch.no_grad():
+        fakes = [torch.empty_strided(s.size, s.stride, dtype=s.dtype) for s in specs]
+        fakes += [torch.empty((), dtype=dtype) for dtype in numbers]
+        function = functionalize(run, remove="mutations_and_views")
+        try:
+            return make_fx(function, decomposition_table=decomposition_table())(*fakes)
+        except DATA_DEPENDENT as error:
+            raise NotCompilableError("its result depends on data", reads_data=True) from error
+        except UNTRACEABLE as error:
+            raise NotCompilableError(f"torch cannot trace it ({error})") from error
+
+
+def _require_lowerings(graph_module: fx.GraphModule, platform: str) -> None:
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function" and not is_number(node):
+            why = unsupported_reason(node, platform)
+            if why is not None and str(node.target) != "<built-in function getitem>":
+                raise NotCompilableError(f"{node.target}: {why}")
+
+
+def _result(node: fx.Node) -> Result:
+    value = node.meta["val"]
+    size = tuple(value.shape)
+    stride, order, shape = memory_layout(size, tuple(value.stride()))
+    return Result(value.dtype, size, stride, order, shape)
+
+
+def _effects(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], list[Tensor | None]]:
+    """Return the tensors that `op` writes to, and for each return the argument that it is."""
+    written: list[int] = []
+    by_alias: dict[str, Any] = {}
+    for position, argument in enumerate(op._schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        info = argument.alias_info
+        if info is None or value is None:
+            continue
+        for name in info.before_set:
+            by_alias[name] = value
+        if info.is_write:
+            items = value if isinstance(value, (list, tuple)) else [value]
+            written.extend(item.index for item in items if isinstance(item, Tensor))
+    aliases: list[Tensor | None] = []
+    for returned in op._schema.returns:
+        info = returned.alias_info
+        value = (
+            next((by_alias[n] for n in info.before_set if n in by_alias), None) if info else None
+        )
+        aliases.extend(value if isinstance(value, (list, tuple)) else [value])
+    return tuple(dict.fromkeys(written)), aliases
+
+
+def _gives_sequence(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    return len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
+
+
+def _on_host(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value

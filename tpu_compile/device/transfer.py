@@ -1,0 +1,49 @@
+"""Between the device and the host: values from CPU tensors and back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tpu_compile.device.client import device_client
+from tpu_compile.device.trace import LOCK, flush
+from tpu_compile.device.values import Value, store_of
+
+
+def value_from_host(tensor: torch.Tensor) -> Value:
+    """Return the data of a CPU tensor as a value of its shape; it is copied."""
+    dense = (
+        tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    )
+    client = device_client()
+    array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
+    return Value(dense.dtype, tuple(dense.shape), array)
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the data of a device tensor as a CPU tensor of the same sizes and strides.
+
+    It may share the memory of the array, which must not be written to. Waits for the device.
+    """
+    value = store_of(tensor).value
+    with LOCK:
+        if value.array is None and value.trace is not None:
+            flush()
+    if value.error is not None:
+        raise value.error
+    if value.array is None:
+        memory = torch.zeros(math.prod(value.shape), dtype=value.dtype, device="cpu")
+    else:
+        value.array.block_until_ready()
+        memory = device_client().read(value.array, value.dtype).reshape(-1)
+    if tensor.dtype is not value.dtype:
+        memory = _as_dtype(memory, tensor.dtype)
+    view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    if tensor.is_conj():
+        view = view.conj()
+    return torch._neg_view(view) if tensor.is_neg() else view
+
+
+def _as_dtype(memory: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return memory.view(dtype)

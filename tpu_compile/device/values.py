@@ -1,0 +1,146 @@
+"""What device tensors hold: a storage of torch's, its contents as a value, and views of them.
+
+A device tensor is a plain `torch.Tensor`: size, strides and storage are torch's own. On the
+storage's Python object hangs a `Store`, and the store has a `Value`: an array on the device, or the
+promise of one. Values never change; a write gives the store another.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from lowering.signature import dense_order, dense_strides
+from tpu_compile.device import compat
+
+# Storages are told apart by address, as memory would be; nothing is ever read from one.
+_ALIGNMENT = 64
+_FIRST_ADDRESS = 1 << 40
+
+
+class Value:
+    """Immutable contents: elements of `dtype` in an array of `shape`, row-major.
+
+    `array` is None as long as a trace only promises it (then `slot` is its number there), and for
+    memory that nothing was written to yet.
+    """
+
+    __slots__ = ("__weakref__", "array", "dtype", "error", "shape", "slot", "trace")
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], array: Any = None) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.array = array
+        self.trace: Any = None
+        self.slot = -1
+        self.error: Exception | None = None
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether nothing was written to this memory yet: it reads as zeros."""
+        return self.array is None and self.trace is None and self.error is None
+
+
+class Store:
+    """The contents of one storage."""
+
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+class View(NamedTuple):
+    """How a tensor lies in a value that it is not the whole of: offset and strides in elements."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+def store_of(tensor: torch.Tensor) -> Store:
+    """Return the contents of the storage of a device tensor."""
+    return tensor.untyped_storage().store  # type: ignore[attr-defined]
+
+
+def view_of(tensor: torch.Tensor, value: Value) -> View | None:
+    """Return how `tensor` lies in `value`; None if it is the whole of it, as it is."""
+    if (
+        tensor.shape == value.shape
+        and tensor.dtype is value.dtype
+        and tensor.is_contiguous()
+        and not tensor.storage_offset()
+    ):
+        return None
+    offset = int(tensor.storage_offset())
+    return View(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+
+def whole_order(view: View, value: Value) -> tuple[int, ...] | None:
+    """Return the memory order of the dims of a view of all of `value`; None for a part of it."""
+    if view.dtype is not value.dtype or math.prod(view.size) != math.prod(value.shape):
+        return None
+    if view.offset:
+        return None
+    return dense_order(view.size, view.stride)
+
+
+def memory_layout(
+    size: tuple[int, ...], stride: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return (stride, order, shape in memory) for a new tensor: contiguous if `stride` has gaps."""
+    order = dense_order(size, stride)
+    if order is None:
+        order = tuple(range(len(size)))
+    return dense_strides(size, order), order, tuple([size[dim] for dim in order])
+
+
+class _AddressSpace:
+    """Gives out addresses that no other storage of the process had."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = _FIRST_ADDRESS
+
+    def take(self, nbytes: int) -> int:
+        """Return the address of `nbytes` bytes."""
+        with self._lock:
+            address = self._next
+            self._next += nbytes + _ALIGNMENT - nbytes % _ALIGNMENT
+            return address
+
+
+_addresses = _AddressSpace()
+
+
+def new_storage(value: Value, nbytes: int | None = None) -> torch.UntypedStorage:
+    """Return a storage that holds `value`."""
+    if nbytes is None:
+        nbytes = math.prod(value.shape) * value.dtype.itemsize
+    storage = compat.new_storage(_addresses.take(nbytes), current_device(), nbytes)
+    storage.store = Store(value)  # type: ignore[attr-defined]
+    return storage
+
+
+def new_tensor(
+    value: Value, size: Sequence[int], stride: Sequence[int], offset: int = 0
+) -> torch.Tensor:
+    """Return a new device tensor that lies in a storage of its own, which holds `value`."""
+    return compat.new_tensor(new_storage(value), value.dtype, size, stride, offset)
+
+
+@functools.cache
+def current_device() -> torch.device:
+    """Return the device; its name means something only once it is registered."""
+    return torch.device(compat.NAME, 0)
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` lies on the device."""
+    return tensor.device.type == compat.NAME
