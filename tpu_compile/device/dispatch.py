@@ -1,6 +1,7 @@
-"""The kernel of every op that has no kernel of its own: key, plan, record.
+"""The kernel of every op that has no kernel of its own: describe the call, find its step, run it.
 
-Arguments are described once per call; the description finds the plan. The rest is recording.
+This is the hot path: a call is described by objects that are compared by identity, and nothing else
+is looked up.
 """
 
 from __future__ import annotations
@@ -14,134 +15,118 @@ from torch._ops import OpOverload
 from tpu_compile.device import fallback, generators
 from tpu_compile.device.client import device_client
 from tpu_compile.device.lifting import lifts
-from tpu_compile.device.modes import after_recording
-from tpu_compile.device.plans import NotCompilableError, Number, Plan, Spec, Tensor, make_plan
-from tpu_compile.device.trace import LOCK, current_trace
+from tpu_compile.device.modes import execute
+from tpu_compile.device.plans import NotCompilableError, Number, Spec, Tensor, make_plan
+from tpu_compile.device.steps import Step
+from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import value_from_host
-from tpu_compile.device.values import Value, View, is_on_device, new_tensor, store_of, view_of
+from tpu_compile.device.values import Kind, Store, Value, View, new_tensor, view_of
 from tpu_compile.errors import DeviceError
 
 # Ops whose index arguments may be CPU tensors of any size.
 _TAKES_HOST_INDICES = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
 
-_plans: dict[Any, Plan | NotCompilableError] = {}
+_steps: dict[Any, Step | NotCompilableError] = {}
 
 
 class _Call:
-    """One call, taken apart: what it is called with, and the key of its plan."""
+    """One call, taken apart: the key of its step, and what changes from call to call."""
 
-    __slots__ = ("generator", "key", "numbers", "op", "specs", "tensors")
+    __slots__ = ("generator", "key", "lift", "numbers", "op", "stores", "tensors", "values")
 
-    def __init__(self, op: OpOverload) -> None:
+    def __init__(self, op: OpOverload, lift: bool) -> None:
         self.op = op
+        self.lift = lift
         self.key: list[Any] = [op]
         self.tensors: list[torch.Tensor] = []
-        self.specs: list[Spec] = []
+        self.stores: list[Store | None] = []
+        self.values: list[Value] = []
         self.numbers: list[float] = []
         self.generator: torch.Generator | None = None
 
-    def describe(self, item: Any, lift: bool) -> Any:
-        """Add `item` to the key; return what stands for it in the plan."""
+    def describe(self, item: Any) -> None:
         kind = type(item)
-        if kind is int or kind is bool or item is None or kind is str:
-            self.key.append((kind, item))
-            return item
-        if isinstance(item, torch.Tensor):
-            return self._describe_tensor(item)
-        if kind is list or kind is tuple:
+        if kind is torch.Tensor or isinstance(item, torch.Tensor):
+            self._describe_tensor(item)
+        elif kind is list or kind is tuple:
             self.key.append(len(item))
-            return [self.describe(element, lift) for element in item]
-        if kind is float:
-            if lift:
+            for element in item:
+                self.describe(element)
+        elif kind is float:
+            if self.lift:
                 self.key.append(Number)
                 self.numbers.append(item)
-                return Number(len(self.numbers) - 1)
-            self.key.append(repr(item))
-            return item
-        if isinstance(item, torch.Generator):
+            else:
+                # As text: nan is not equal to itself, and 0.0 is equal to -0.0.
+                self.key.append(repr(item))
+        elif isinstance(item, torch.Generator):
+            self.key.append(None)
             self.generator = item
-            return None
-        self.key.append(repr(item) if kind is complex else item)
-        return item
+        elif kind is complex:
+            self.key.append(repr(item))
+        else:
+            # With the type, as True is equal to 1.
+            self.key.append(kind)
+            self.key.append(item)
 
-    def _describe_tensor(self, tensor: torch.Tensor) -> Tensor:
-        spec = Spec(tensor.dtype, tuple(tensor.shape), tensor.stride())
-        self.key.append(spec)
+    def _describe_tensor(self, tensor: torch.Tensor) -> None:
+        store = getattr(tensor.untyped_storage(), "store", None)
+        value = self._from_host(tensor) if store is None else store.value
+        kind = value.kind
+        self.key.append(kind)
+        if (
+            tensor.shape != kind.shape
+            or tensor.dtype is not kind.dtype
+            or not tensor.is_contiguous()
+            or tensor.storage_offset()
+        ):
+            self.key.append(view_of(tensor, kind))
         self.tensors.append(tensor)
-        self.specs.append(spec)
-        return Tensor(len(self.tensors) - 1)
+        self.stores.append(store)
+        self.values.append(value)
+
+    def _from_host(self, tensor: torch.Tensor) -> Value:
+        """Return a CPU tensor as a value, where torch lets an op mix devices.
+
+        Raises:
+            DeviceError: it does not.
+        """
+        if tensor.dim() and self.op._schema.name not in _TAKES_HOST_INDICES:
+            raise DeviceError(
+                f"{self.op} got tensors on several devices: tpu:0 and {tensor.device}",
+                why="only 0-d CPU tensors, and CPU tensors that index, may be mixed with others",
+                ways_out=('move it with .to("tpu")',),
+            )
+        return value_from_host(tensor)
 
 
 def run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Record a call of `op` and return its results as device tensors; the kernel of most ops."""
-    call = _Call(op)
-    lift = lifts(op) and _may_lift(args)
-    described = [call.describe(item, lift) for item in args]
-    named = {}
+    """Run a call of `op` and return its results as device tensors; the kernel of most ops."""
+    call = _Call(op, lifts(op) and _may_lift(args))
+    for item in args:
+        call.describe(item)
     for name, item in kwargs.items():
         call.key.append(name)
-        named[name] = call.describe(item, lift)
+        call.describe(item)
     with LOCK:
         key = tuple(call.key)
-        plan = _plans.get(key)
-        if plan is None:
-            plan = _plans[key] = _plan(call, described, named)
-        if isinstance(plan, NotCompilableError):
-            return fallback.run(op, args, kwargs, str(plan), counted=not plan.reads_data)
-        return _record(plan, call)
-
-
-def _may_lift(args: Sequence[Any]) -> bool:
-    """Whether the tensors of a call share one floating dtype: then its numbers have it too."""
-    dtypes = set()
-    for item in args:
-        if isinstance(item, torch.Tensor):
-            dtypes.add(item.dtype)
-        elif type(item) is list or type(item) is tuple:
-            dtypes.update([t.dtype for t in item if isinstance(t, torch.Tensor)])
-    return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point
-
-
-def _plan(call: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Plan | NotCompilableError:
-    dtypes = [call.specs[0].dtype] * len(call.numbers)
-    try:
-        return make_plan(call.op, args, kwargs, call.specs, dtypes, device_client().platform)
-    except NotCompilableError as error:
-        return error
-
-
-def _record(plan: Plan, call: _Call) -> Any:
-    reads: list[tuple[Value, View | None]] = []
-    stores: list[Any] = []
-    for tensor in call.tensors:
-        if is_on_device(tensor):
-            store = store_of(tensor)
-            value = store.value
-            stores.append(store)
-            reads.append((value, view_of(tensor, value)))
-        else:
-            stores.append(None)
-            reads.append((_from_host(call.op, tensor), None))
-    keys = [generators.next_key(call.generator) for _ in plan.random_ops]
-    trace = current_trace()
-    made = trace.record(plan, reads, call.numbers, keys)
-    count = len(plan.results)
-    for index, value in zip(plan.writes, made[count:], strict=True):
-        size = plan.resizes.get(index)
-        if size is not None:
-            fallback.resize(call.tensors[index], size)
-        stores[index].value = value
-    fresh = [
-        new_tensor(value, result.size, result.stride)
-        for result, value in zip(plan.results, made, strict=False)
-    ]
-    after_recording(trace)
+        step = _steps.get(key)
+        if step is None:
+            step = _steps[key] = _step(call, args, kwargs)
+        if type(step) is not Step:
+            assert isinstance(step, NotCompilableError)
+            return fallback.run(op, args, kwargs, str(step), counted=not step.reads_data)
+        plan = step.plan
+        keys = [generators.next_key(call.generator) for _ in plan.random_ops]
+        made = execute(step, call.values, call.numbers, keys)
+        if plan.writes:
+            _write(step, call, made)
+    if plan.returns_new:
+        result = plan.results[0]
+        return new_tensor(made[0], result.size, result.stride)
+    fresh = [new_tensor(v, r.size, r.stride) for r, v in zip(plan.results, made, strict=False)]
     returned = [
-        call.tensors[item.index]
-        if isinstance(item, Tensor)
-        else None
-        if item is None
-        else fresh[item]
+        item if item is None else call.tensors[item.index] if type(item) is Tensor else fresh[item]  # type: ignore[index]
         for item in plan.returns
     ]
     if plan.gives_sequence:
@@ -149,16 +134,68 @@ def _record(plan: Plan, call: _Call) -> Any:
     return returned[0] if returned else None
 
 
-def _from_host(op: OpOverload, tensor: torch.Tensor) -> Value:
-    """Return a CPU tensor as a value, where torch lets an op mix devices.
+def _write(step: Step, call: _Call, made: Sequence[Value]) -> None:
+    plan = step.plan
+    for index, value in zip(plan.writes, made[len(plan.results) :], strict=True):
+        size = plan.resizes.get(index)
+        if size is not None:
+            fallback.resize(call.tensors[index], size)
+            call.tensors[index].untyped_storage().store.value = value  # type: ignore[attr-defined]
+        else:
+            store = call.stores[index]
+            assert store is not None
+            store.value = value
 
-    Raises:
-        DeviceError: it does not.
-    """
-    if tensor.dim() and op._schema.name not in _TAKES_HOST_INDICES:
-        raise DeviceError(
-            f"{op} got tensors on several devices: tpu:0 and {tensor.device}",
-            why="only 0-d CPU tensors, and CPU tensors that index, may be mixed with others",
-            ways_out=('move it with .to("tpu")',),
-        )
-    return value_from_host(tensor)
+
+def _may_lift(args: Sequence[Any]) -> bool:
+    """Whether the tensors of a call share one floating dtype: then its numbers have it too."""
+    found: torch.dtype | None = None
+    for item in args:
+        for tensor in item if type(item) is list or type(item) is tuple else (item,):
+            if isinstance(tensor, torch.Tensor):
+                if found is None:
+                    found = tensor.dtype
+                elif tensor.dtype is not found:
+                    return False
+    return found is not None and found.is_floating_point
+
+
+# --- new calls -----------------------------------------------------------------------------------
+
+
+def _step(call: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Step | NotCompilableError:
+    specs = [Spec(t.dtype, tuple(t.shape), tuple(t.stride())) for t in call.tensors]
+    template = _Template(call.lift)
+    described = [template.of(item) for item in args]
+    named = {name: template.of(item) for name, item in kwargs.items()}
+    dtypes = [specs[0].dtype] * len(call.numbers)
+    try:
+        plan = make_plan(call.op, described, named, specs, dtypes, device_client().platform)
+    except NotCompilableError as error:
+        return error
+    kinds: list[Kind] = [value.kind for value in call.values]
+    views: list[View | None] = [
+        None if store is None else view_of(tensor, kind)
+        for tensor, store, kind in zip(call.tensors, call.stores, kinds, strict=True)
+    ]
+    return Step(plan, kinds, views)
+
+
+class _Template:
+    """The arguments of a call with places for its tensors and run-time numbers."""
+
+    def __init__(self, lift: bool) -> None:
+        self._lift = lift
+        self._tensors = 0
+        self._numbers = 0
+
+    def of(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            self._tensors += 1
+            return Tensor(self._tensors - 1)
+        if type(item) is list or type(item) is tuple:
+            return [self.of(element) for element in item]
+        if type(item) is float and self._lift:
+            self._numbers += 1
+            return Number(self._numbers - 1)
+        return None if isinstance(item, torch.Generator) else item

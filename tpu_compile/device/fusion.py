@@ -1,4 +1,4 @@
-"""The FX graph of a trace: plans inlined one after the other, views read and written in between."""
+"""The FX graph of recorded steps: plans inlined one after the other, views read and written."""
 
 from __future__ import annotations
 
@@ -6,17 +6,35 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from lowering.signature import dense_order
 from tpu_compile.device.plans import FAKE, Plan
-from tpu_compile.device.values import View
+from tpu_compile.device.steps import Step
+from tpu_compile.device.values import Kind, View
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
+
+
+class Input(NamedTuple):
+    """A value that steps read and none of them made."""
+
+    slot: int
+    kind: Kind
+    exists: bool
+    """False for memory that was never written to."""
+
+
+class Recorded(NamedTuple):
+    """A step, the slots of the values that it reads, and the first slot of those that it makes."""
+
+    step: Step
+    slots: tuple[int, ...]
+    first: int
 
 
 @dataclass(frozen=True)
@@ -25,37 +43,46 @@ class Blueprint:
 
     graph_module: fx.GraphModule
     inputs: tuple[int, ...]
-    """The inputs of the trace that are placeholders, in order."""
-    extra: Mapping[int, tuple[torch.dtype, tuple[int, ...]]]
+    """The inputs that are placeholders, in order."""
+    extra: tuple[Kind, ...]
     """The placeholders after them: numbers by dtype, then random keys (uint8)."""
 
 
 def fused_graph(
-    steps: Sequence[tuple[Plan | None, tuple[Any, ...]]],
+    inputs: Sequence[Input],
+    steps: Sequence[Recorded],
     live: Sequence[int],
     numbers: Mapping[torch.dtype, int],
     keys: int,
 ) -> Blueprint:
-    """Return the graph of `steps`, whose outputs are the values with the slots `live`."""
+    """Return the graph of `steps`, whose outputs are the values with the slots `live`.
+
+    Args:
+        inputs: what the steps read from before.
+        steps: in the order in which they were called.
+        live: slots of values.
+        numbers: how many run-time numbers of each dtype the steps take.
+        keys: how many random keys they take.
+    """
     builder = _Builder()
-    inputs = builder.add_inputs(steps)
-    extra = builder.add_extra(len(inputs), numbers, keys)
-    for plan, places in steps:
-        if plan is None:
-            builder.read_input()
-        else:
-            builder.add(plan, places)
-    return Blueprint(builder.finish(live), inputs, extra)
+    given = tuple([index for index, item in enumerate(inputs) if item.exists])
+    for index in given:
+        builder.slots[inputs[index].slot] = builder.placeholder(inputs[index].kind)
+    extra = builder.add_extra(numbers, keys)
+    for item in inputs:
+        if not item.exists:
+            builder.slots[item.slot] = builder.zeros(item.kind)
+    for step in steps:
+        builder.add(step)
+    return Blueprint(builder.finish(live), given, extra)
 
 
 class _Builder:
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.slots: list[fx.Node] = []
-        self._inputs: list[tuple[torch.dtype, tuple[int, ...], fx.Node | None]] = []
-        self.constants: dict[str, Any] = {}
-        self._next_input = 0
-        self._reads: dict[tuple[int, View | None], fx.Node] = {}
+        self.slots: dict[int, fx.Node] = {}
+        self._constants: dict[str, Any] = {}
+        self._reads: dict[tuple[int, View], fx.Node] = {}
         self._numbers: dict[torch.dtype, fx.Node] = {}
         self._next_number: dict[torch.dtype, int] = {}
         self._keys: fx.Node | None = None
@@ -63,36 +90,22 @@ class _Builder:
 
     # --- what comes in --------------------------------------------------------------------------
 
-    def add_inputs(self, steps: Sequence[tuple[Plan | None, tuple[Any, ...]]]) -> tuple[int, ...]:
-        """Make placeholders of the values that exist; return which of the inputs they are."""
-        given = [places for plan, places in steps if plan is None]
-        for index, (dtype, shape, exists) in enumerate(given):
-            node = self._placeholder(f"input_{index}", dtype, shape) if exists else None
-            self._inputs.append((dtype, shape, node))
-        return tuple([index for index, (_, _, exists) in enumerate(given) if exists])
-
-    def _placeholder(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> fx.Node:
-        node = self.graph.placeholder(name)
-        node.meta["val"] = _fake(dtype, shape)
+    def placeholder(self, kind: Kind) -> fx.Node:
+        node = self.graph.placeholder(f"argument_{len(self.graph.nodes)}")
+        node.meta["val"] = _fake(kind.dtype, kind.shape)
         return node
 
-    def add_extra(
-        self, first: int, numbers: Mapping[torch.dtype, int], keys: int
-    ) -> dict[int, tuple[torch.dtype, tuple[int, ...]]]:
-        extra: dict[int, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for dtype, count in numbers.items():
-            extra[first + len(extra)] = (dtype, (count,))
-            self._numbers[dtype] = self._placeholder(f"numbers_{len(extra)}", dtype, (count,))
-        if keys:
-            extra[first + len(extra)] = (torch.uint8, (keys, 8))
-            self._keys = self._placeholder("keys", torch.uint8, (keys, 8))
-        return extra
+    def zeros(self, kind: Kind) -> fx.Node:
+        return self._call(aten.full.default, list(kind.shape), 0, dtype=kind.dtype)
 
-    def read_input(self) -> None:
-        """Give the next input a slot; memory that was never written to is zero."""
-        dtype, shape, node = self._inputs[self._next_input]
-        self._next_input += 1
-        self.slots.append(node or self._call(aten.full.default, list(shape), 0, dtype=dtype))
+    def add_extra(self, numbers: Mapping[torch.dtype, int], keys: int) -> tuple[Kind, ...]:
+        extra = [Kind.of(dtype, (count,)) for dtype, count in numbers.items()]
+        for kind in extra:
+            self._numbers[kind.dtype] = self.placeholder(kind)
+        if keys:
+            extra.append(Kind.of(torch.uint8, (keys, 8)))
+            self._keys = self.placeholder(extra[-1])
+        return tuple(extra)
 
     def _number(self, dtype: torch.dtype) -> fx.Node:
         index = self._next_number.get(dtype, 0)
@@ -101,19 +114,20 @@ class _Builder:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def add(self, plan: Plan, places: Sequence[tuple[int, View | None]]) -> None:
-        given = [self._read(slot, view) for slot, view in places]
+    def add(self, recorded: Recorded) -> None:
+        step, slots, first = recorded
+        plan = step.plan
+        given = [self._read(slot, view) for slot, view in zip(slots, step.views, strict=True)]
         given += [self._number(dtype) for dtype in plan.numbers]
         outputs = self._inline(plan, given)
-        results = len(plan.results)
-        for result, node in zip(plan.results, outputs[:results], strict=True):
-            self.slots.append(self._permuted(node, result.order))
-        for index, node in zip(plan.writes, outputs[results:], strict=True):
-            slot, view = places[index]
-            base = self.slots[slot]
+        count = len(plan.results)
+        for place, (result, node) in enumerate(zip(plan.results, outputs[:count], strict=True)):
+            self.slots[first + place] = self._permuted(node, result.order)
+        for place, (index, node) in enumerate(zip(plan.writes, outputs[count:], strict=True)):
+            view = step.views[index]
             if view is not None and index not in plan.resizes:
-                node = self._written(base, view, node)
-            self.slots.append(node)
+                node = self._written(self.slots[slots[index]], view, node)
+            self.slots[first + count + place] = node
 
     def _inline(self, plan: Plan, given: Sequence[fx.Node]) -> list[fx.Node]:
         copies: dict[fx.Node, fx.Node] = {}
@@ -133,8 +147,8 @@ class _Builder:
 
     def _constant(self, plan: Plan, node: fx.Node) -> fx.Node:
         value = operator.attrgetter(str(node.target))(plan.graph.owning_module)
-        name = f"constant_{len(self.constants)}"
-        self.constants[name] = value
+        name = f"constant_{len(self._constants)}"
+        self._constants[name] = value
         copy = self.graph.get_attr(name)
         copy.meta = node.meta.copy()
         return copy
@@ -169,9 +183,8 @@ class _Builder:
         if order is None or math.prod(view.size) != value.numel():
             if math.prod(view.size) == 0:
                 return self._call(aten.full.default, list(view.size), 0, dtype=view.dtype)
-            return self._call(
-                aten.as_strided.default, base, list(view.size), list(view.stride), view.offset
-            )
+            window = (list(view.size), list(view.stride), view.offset)
+            return self._call(aten.as_strided.default, base, *window)
         shape = tuple([view.size[dim] for dim in order])
         if shape != tuple(value.shape):
             base = self._call(aten.view.default, base, list(shape))
@@ -186,17 +199,11 @@ class _Builder:
             return self._permuted(new, order)
         if math.prod(view.size) == 0:
             return base
-        return self._call(
-            aten.as_strided_scatter.default,
-            base,
-            new,
-            list(view.size),
-            list(view.stride),
-            view.offset,
-        )
+        window = (list(view.size), list(view.stride), view.offset)
+        return self._call(aten.as_strided_scatter.default, base, new, *window)
 
     def _as_dtype(self, base: fx.Node, dtype: torch.dtype) -> fx.Node:
-        """Return the memory of `base` read as elements of another dtype."""
+        """Return the memory of `base` read as elements of another dtype, then flat."""
         own = base.meta["val"].dtype
         if own is dtype:
             return base
@@ -206,9 +213,8 @@ class _Builder:
         flat = self._call(aten.view.default, base, [-1])
         if dtype.is_complex:
             flat = self._as_dtype(flat, dtype.to_real())
-            return self._call(
-                aten.view_as_complex.default, self._call(aten.view.default, flat, [-1, 2])
-            )
+            pairs = self._call(aten.view.default, flat, [-1, 2])
+            return self._call(aten.view_as_complex.default, pairs)
         return self._call(aten.view.dtype, flat, dtype)
 
     def _permuted(self, node: fx.Node, order: Sequence[int]) -> fx.Node:
@@ -235,7 +241,7 @@ class _Builder:
             node.meta["val"] = _fake(value.dtype, tuple(value.shape))
             outputs.append(node)
         self.graph.output(tuple(outputs))
-        return fx.GraphModule(self.constants, self.graph)
+        return fx.GraphModule(self._constants, self.graph)
 
 
 def _fake(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from tpu_compile.device import compat, dispatch, fallback
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import host_view, value_from_host
 from tpu_compile.device.values import (
+    Kind,
     Value,
     is_on_device,
     memory_layout,
@@ -114,7 +115,7 @@ def empty_strided(
     if gapless != stride and 0 not in size:
         reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         shape = (reach,)
-    return compat.new_tensor(new_storage(Value(dtype, shape)), dtype, size, stride)
+    return compat.new_tensor(new_storage(Value(Kind.of(dtype, shape))), dtype, size, stride)
 
 
 @kernel(aten.resize_.default)
@@ -140,12 +141,12 @@ _set = compat.as_metadata(aten.set_.source_Storage_storage_offset)
 def _grown(tensor: torch.Tensor, elements: int) -> torch.UntypedStorage:
     """Return a larger storage with what the tensor's own holds; other views keep the old one."""
     old = store_of(tensor).value
-    count = math.prod(old.shape)
+    count = old.kind.elements
     if count == 0 or old.is_unwritten:
-        return new_storage(Value(tensor.dtype, (elements,)))
-    flat = compat.new_tensor(new_storage(old), old.dtype, (count,), (1,))
-    total = elements * tensor.itemsize // old.dtype.itemsize
-    grown = empty_strided((total,), (1,), dtype=old.dtype)
+        return new_storage(Value(Kind.of(tensor.dtype, (elements,))))
+    flat = compat.new_tensor(new_storage(old), old.kind.dtype, (count,), (1,))
+    total = elements * tensor.itemsize // old.kind.dtype.itemsize
+    grown = empty_strided((total,), (1,), dtype=old.kind.dtype)
     grown.narrow(0, 0, count).copy_(flat)
     return grown.untyped_storage()
 
@@ -170,8 +171,8 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         )
     with LOCK:
         store = store_of(self)
-        view = view_of(self, store.value)
-        order = tuple(range(self.dim())) if view is None else whole_order(view, store.value)
+        view = view_of(self, store.value.kind)
+        order = tuple(range(self.dim())) if view is None else whole_order(view, store.value.kind)
         if order is not None:
             dense = src.detach().to(self.dtype).expand(self.shape).permute(order)
             store.value = value_from_host(dense)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tpu_compile.device.trace import LOCK, Trace, flush
+from tpu_compile.device.steps import Step
+from tpu_compile.device.trace import LOCK, current_trace, flush, run_now
+from tpu_compile.device.values import Value
 
 # Programs of more ops take XLA longer than they save.
 LARGEST_TRACE = 4000
@@ -40,9 +42,10 @@ def set_mode(mode: Mode | str) -> None:
         ValueError: `mode` is none.
     """
     global _mode
+    chosen = Mode(mode)
     with LOCK:
         flush()
-        _mode = Mode(mode)
+        _mode = chosen
 
 
 @contextlib.contextmanager
@@ -56,9 +59,18 @@ def mode(chosen: Mode | str) -> Iterator[None]:
         set_mode(before)
 
 
-def after_recording(trace: Trace) -> None:
-    """Run what was recorded, if the mode says so."""
-    if _mode is not Mode.FUSED:
-        flush(wait=_mode is Mode.DEBUG)
-    elif trace.length >= LARGEST_TRACE:
-        flush()
+def execute(
+    step: Step, values: Sequence[Value], numbers: Sequence[float], keys: Sequence[bytes]
+) -> list[Value]:
+    """Run a step, now or later as the mode says; return the values that it makes."""
+    if _mode is Mode.FUSED:
+        trace = current_trace()
+        made = trace.record(step, values, numbers, keys)
+        if len(trace) >= LARGEST_TRACE:
+            flush()
+        return made
+    made = run_now(step, values, numbers, keys)
+    if _mode is Mode.DEBUG:
+        for value in made:
+            value.array.block_until_ready()
+    return made

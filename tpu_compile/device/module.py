@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tpu_compile.device import compat
+from tpu_compile.device.client import device_client
 from tpu_compile.device.generators import DEFAULT
 from tpu_compile.device.trace import flush
 from tpu_compile.errors import DeviceError
@@ -51,7 +52,8 @@ def set_device(device: Any) -> None:
 
 def synchronize(device: Any = None) -> None:
     """Run every op that waits, and wait until the device has computed them."""
-    flush(wait=True)
+    flush()
+    device_client().synchronize()
 
 
 def manual_seed(seed: int) -> None:

@@ -96,6 +96,8 @@ class Plan:
     returns: tuple[int | Tensor | None, ...]
     """What the op gives: result number, a tensor that it was given, or None."""
     gives_sequence: bool
+    returns_new: bool
+    """Whether it gives one tensor, which is new: most ops do."""
     random_ops: tuple[fx.Node, ...]
     """The nodes that draw random numbers, each from a key of its own."""
     numbers: tuple[torch.dtype, ...]
@@ -167,6 +169,7 @@ def make_plan(
         {i: size for i, size in shapes.items() if size != specs[i].size},
         returns,
         _gives_sequence(op),
+        not _gives_sequence(op) and returns == (0,),
         tuple([node for node in graph_module.graph.nodes if draws_random_numbers(node)]),
         tuple(numbers),
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from tpu_compile.device.client import device_client
 from tpu_compile.device.trace import LOCK, flush
-from tpu_compile.device.values import Value, store_of
+from tpu_compile.device.values import Kind, Value, store_of
 
 
 def value_from_host(tensor: torch.Tensor) -> Value:
@@ -18,7 +16,7 @@ def value_from_host(tensor: torch.Tensor) -> Value:
     )
     client = device_client()
     array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
-    return Value(dense.dtype, tuple(dense.shape), array)
+    return Value(Kind.of(dense.dtype, dense.shape), array)
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,11 +31,11 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     if value.error is not None:
         raise value.error
     if value.array is None:
-        memory = torch.zeros(math.prod(value.shape), dtype=value.dtype, device="cpu")
+        memory = torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
     else:
         value.array.block_until_ready()
-        memory = device_client().read(value.array, value.dtype).reshape(-1)
-    if tensor.dtype is not value.dtype:
+        memory = device_client().read(value.array, value.kind.dtype).reshape(-1)
+    if tensor.dtype is not value.kind.dtype:
         memory = _as_dtype(memory, tensor.dtype)
     view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj():

@@ -11,7 +11,7 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -23,18 +23,41 @@ _ALIGNMENT = 64
 _FIRST_ADDRESS = 1 << 40
 
 
+class Kind:
+    """Dtype and shape of values: one object for each, so that it is compared by identity."""
+
+    __slots__ = ("dtype", "elements", "nbytes", "shape")
+
+    _all: ClassVar[dict[tuple[torch.dtype, tuple[int, ...]], Kind]] = {}
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.elements = math.prod(shape)
+        self.nbytes = self.elements * dtype.itemsize
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, shape: Sequence[int]) -> Kind:
+        """Return the kind of values with this dtype and shape."""
+        key = dtype, tuple(shape)
+        found = cls._all.get(key)
+        return cls._all.setdefault(key, cls(*key)) if found is None else found
+
+    def __repr__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
 class Value:
-    """Immutable contents: elements of `dtype` in an array of `shape`, row-major.
+    """Immutable contents: elements of a dtype in an array of a shape, row-major.
 
     `array` is None as long as a trace only promises it (then `slot` is its number there), and for
     memory that nothing was written to yet.
     """
 
-    __slots__ = ("__weakref__", "array", "dtype", "error", "shape", "slot", "trace")
+    __slots__ = ("__weakref__", "array", "error", "kind", "slot", "trace")
 
-    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], array: Any = None) -> None:
-        self.dtype = dtype
-        self.shape = shape
+    def __init__(self, kind: Kind, array: Any = None) -> None:
+        self.kind = kind
         self.array = array
         self.trace: Any = None
         self.slot = -1
@@ -69,11 +92,11 @@ def store_of(tensor: torch.Tensor) -> Store:
     return tensor.untyped_storage().store  # type: ignore[attr-defined]
 
 
-def view_of(tensor: torch.Tensor, value: Value) -> View | None:
-    """Return how `tensor` lies in `value`; None if it is the whole of it, as it is."""
+def view_of(tensor: torch.Tensor, kind: Kind) -> View | None:
+    """Return how `tensor` lies in a value of `kind`; None if it is the whole of it, as it is."""
     if (
-        tensor.shape == value.shape
-        and tensor.dtype is value.dtype
+        tensor.shape == kind.shape
+        and tensor.dtype is kind.dtype
         and tensor.is_contiguous()
         and not tensor.storage_offset()
     ):
@@ -82,11 +105,9 @@ def view_of(tensor: torch.Tensor, value: Value) -> View | None:
     return View(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
 
 
-def whole_order(view: View, value: Value) -> tuple[int, ...] | None:
-    """Return the memory order of the dims of a view of all of `value`; None for a part of it."""
-    if view.dtype is not value.dtype or math.prod(view.size) != math.prod(value.shape):
-        return None
-    if view.offset:
+def whole_order(view: View, kind: Kind) -> tuple[int, ...] | None:
+    """Return the memory order of the dims of a view of all of a value; None for a part of it."""
+    if view.dtype is not kind.dtype or math.prod(view.size) != kind.elements or view.offset:
         return None
     return dense_order(view.size, view.stride)
 
@@ -122,7 +143,7 @@ _addresses = _AddressSpace()
 def new_storage(value: Value, nbytes: int | None = None) -> torch.UntypedStorage:
     """Return a storage that holds `value`."""
     if nbytes is None:
-        nbytes = math.prod(value.shape) * value.dtype.itemsize
+        nbytes = value.kind.nbytes
     storage = compat.new_storage(_addresses.take(nbytes), current_device(), nbytes)
     storage.store = Store(value)  # type: ignore[attr-defined]
     return storage
@@ -132,7 +153,7 @@ def new_tensor(
     value: Value, size: Sequence[int], stride: Sequence[int], offset: int = 0
 ) -> torch.Tensor:
     """Return a new device tensor that lies in a storage of its own, which holds `value`."""
-    return compat.new_tensor(new_storage(value), value.dtype, size, stride, offset)
+    return compat.new_tensor(new_storage(value), value.kind.dtype, size, stride, offset)
 
 
 @functools.cache

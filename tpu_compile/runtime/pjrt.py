@@ -202,6 +202,11 @@ class Client:
             return torch.from_numpy(host.copy())
         return torch.from_numpy(host.view(_NUMPY_DTYPES[bits]).copy()).view(dtype)
 
+    def synchronize(self) -> None:
+        """Wait until the device has computed every array."""
+        for array in self._client.live_arrays():
+            array.block_until_ready()
+
     # --- compilation ---------------------------------------------------------------------------
 
     def compile(self, module: bytes, xla_options: Sequence[tuple[str, Any]] = ()) -> Any:
