@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 # Arguments that say where and how memory is laid out: the compiler's business, not a rule's.
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
-# An op on any other device (meta, say) is not ours to run.
-HOST_DEVICES = frozenset({"cpu"})
+# Where tensors of a graph may say they are: a program takes them from there. An op on any other
+# device (meta, say) is not ours to run.
+OUR_DEVICES = frozenset({"cpu", "tpu"})
 
 _CUT_BY_NUMBERS = frozenset({torch.ops.aten.slice.Tensor})
 
@@ -235,7 +236,7 @@ def _reason_within(node: fx.Node, platform: str) -> str | None:
 def tensor_reason(node: fx.Node, platform: str) -> str | None:
     """Return why a tensor that goes into or comes out of `node` cannot be on `platform`."""
     for value in _tensors(node):
-        if value.device.type not in HOST_DEVICES:
+        if value.device.type not in OUR_DEVICES:
             return f"a tensor on the device {str(value.device)!r} takes part"
         if value.layout is not torch.strided:
             return f"a {str(value.layout).removeprefix('torch.')} tensor takes part"

@@ -249,16 +249,23 @@ def _unsupported(graph_plan: Plan) -> UnsupportedOpError:
 
 
 def _check_devices(graph_module: fx.GraphModule) -> None:
-    """Refuse graphs with inputs that are not on the CPU: the run time takes host tensors."""
+    """Refuse graphs with inputs that are neither on the CPU nor on our own device."""
     for node in graph_module.graph.nodes:
         value = node.meta.get("example_value") if node.op == "placeholder" else None
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        if isinstance(value, torch.Tensor) and not _is_ours(value.device):
             raise DeviceError(
                 f"The input `{node.name}` is on the device {str(value.device)!r}",
                 where=capture.function_name(graph_module)[1],
-                why="the tpu backend takes CPU tensors and moves them to the TPU itself",
+                why="the tpu backend takes CPU tensors, and those of tpu_compile.device",
                 ways_out=(f"move it with {node.name}.cpu()",),
             )
+
+
+def _is_ours(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return True
+    module = getattr(torch, "tpu", None)
+    return device.type == "tpu" and getattr(module, "__name__", "").startswith("tpu_compile.")
 
 
 def _warn_about_other_numbers(graph_module: fx.GraphModule) -> None:

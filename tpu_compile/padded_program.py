@@ -18,7 +18,7 @@ from lowering.signature import FromResult, Output, Signature, read_signature
 from lowering.sizes import Sizes
 from tpu_compile.framing import Fit, evaluator
 from tpu_compile.history import GraphName
-from tpu_compile.program import Program, output_of
+from tpu_compile.program import Program, output_of, write
 from tpu_compile.runtime import pjrt
 from tpu_compile.statistics import RECORDER
 
@@ -119,7 +119,7 @@ class PaddedProgram(Program):
             mutations = frame.signature.mutations
             values = [output_of(mutation.value, results, args) for mutation in mutations]
             for mutation, value in zip(mutations, values, strict=True):
-                args[mutation.placeholder].copy_(value)
+                write(args[mutation.placeholder], value)
         return outputs
 
     def _padded(
@@ -155,9 +155,17 @@ class PaddedProgram(Program):
         results = []
         for index, (value, fit) in enumerate(zip(raw, frame.results, strict=True)):
             if index in wanted and fit is not None:
-                value = fit.cut(value).permute(frame.orders[index]).contiguous()
+                value = self._cut_one(fit, value, frame.orders[index])
             results.append(value)
         return results
+
+    def _cut_one(self, fit: Fit, value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+        if value.device.type != "tpu":
+            return fit.cut(value).permute(order).contiguous()
+        # On the host: a cut on the device would be a program for each size.
+        from tpu_compile.device.residence import from_host, on_host
+
+        return from_host(fit.cut(on_host(value)).permute(order).contiguous())
 
     def frame(self, sizes: tuple[int, ...]) -> Frame:
         """Return what these sizes say, from memory where they were seen lately."""

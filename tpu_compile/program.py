@@ -43,7 +43,7 @@ class Program:
         self._executable = executable
         mutated = {mutation.placeholder for mutation in signature.mutations}
         self._slots = [
-            (index, _slot(client, argument, index in mutated, index in versions_ahead))
+            (index, slot_for(client, argument, index in mutated, index in versions_ahead))
             for argument in signature.arguments
             if (index := argument.placeholder) is not None
         ]
@@ -52,6 +52,11 @@ class Program:
         self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
         self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
         self._dtypes = [layout.spec.dtype for layout in signature.results]
+        self._on_device = [_is_on_device(layout.node) for layout in signature.results]
+        self._shapes = [layout.physical.shape for layout in signature.results]
+        self._draws_on_device = any(_is_on_device(a.node) for a in signature.arguments) or any(
+            self._on_device
+        )
         self._outputs = signature.outputs
         self._is_plain = all(
             isinstance(output, FromResult) and output.view is None and output.index == index
@@ -104,7 +109,7 @@ class Program:
             if self._constants:
                 arrays = self._with_constants(arrays)
             if self._rng_plan is not None:
-                arrays.append(client.put(_draw_key(), self._rng_plan))
+                arrays.append(client.put(self._draw_key(), self._rng_plan))
             arrays.extend(sizes)
             try:
                 buffers = pjrt.execute(self._executable, arrays, self._handlers)
@@ -116,6 +121,8 @@ class Program:
     def _read(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
         """Return the results as tensors, once the device has computed them."""
         read = self._client.read
+        if any(self._on_device):
+            return self._read_on_device(buffers, args)
         try:
             # Reading an array whose computation failed ends the process; waiting for it raises.
             if buffers:
@@ -123,6 +130,31 @@ class Program:
             return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
         except pjrt.RUNTIME_ERRORS as error:
             raise self._failed(error, args) from error
+
+    def _read_on_device(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the results as tensors where they belong; only those of the host are waited for."""
+        from tpu_compile.device.residence import result_tensor
+
+        results = []
+        for place, buffer in enumerate(buffers):
+            dtype = self._dtypes[place]
+            if self._on_device[place]:
+                results.append(result_tensor(buffer, self._shapes[place], dtype))
+                continue
+            try:
+                buffer.block_until_ready()
+                results.append(self._client.read(buffer, dtype))
+            except pjrt.RUNTIME_ERRORS as error:
+                raise self._failed(error, args) from error
+        return results
+
+    def _draw_key(self) -> torch.Tensor:
+        """Return the key of one call, from the random numbers of where its tensors are."""
+        if not self._draws_on_device:
+            return _draw_key()
+        from tpu_compile.device.residence import draw_key
+
+        return draw_key()
 
     def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
         """Return the error to raise; donated copies are gone, so they are forgotten."""
@@ -144,12 +176,38 @@ class Program:
         with torch.no_grad():
             values = [output_of(mutation.value, results, args) for mutation in self._mutations]
             for mutation, value in zip(self._mutations, values, strict=True):
-                args[mutation.placeholder].copy_(value)
+                write(args[mutation.placeholder], value)
         for placeholder, result, slot in self._resident_updates:
             slot.replace(args[placeholder], buffers[result])
 
 
-def _slot(
+def _is_on_device(node: fx.Node) -> bool:
+    """Whether the value of `node` is a tensor of our own device."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "tpu"
+
+
+def write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Give `target` the elements of `value`; a device tensor takes over its array."""
+    if target.device.type == "tpu":
+        from tpu_compile.device.residence import replace
+
+        if value.device.type == "tpu" and replace(target, value):
+            return
+    target.copy_(value)
+
+
+def slot_for(client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool) -> Any:
+    """Return what brings the tensors of one argument to `client`."""
+    host = _host_slot(client, argument, is_mutated, is_ahead)
+    if not _is_on_device(argument.node):
+        return host
+    from tpu_compile.device.residence import DeviceSlot
+
+    return DeviceSlot(*argument.spec, argument.order, host)
+
+
+def _host_slot(
     client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
 ) -> AliasSlot | CopySlot:
     shape, dtype = argument.spec
