@@ -33,7 +33,7 @@ from tpu_compile.history import GraphName
 from tpu_compile.loading import load
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
-from tpu_compile.program import Program, output_of
+from tpu_compile.program import Program, is_on_device, output_of
 from tpu_compile.routing import Router
 from tpu_compile.runtime import pjrt
 from tpu_compile.saved_tensors import Call, Family, Saved
@@ -391,12 +391,24 @@ class GraphExecutable:
             self._graph_module,
             options=LoweringOptions(client.platform, self._precision),
             bindings=bindings,
-            donate=self._options.donate and not client.aliases_host_memory,
+            donate=self._options.donate and self._may_donate(),
         )
         executable, _ = self._loaded(lowered, started)
         program = Program(lowered, client, executable, self._name, self._versions_ahead)
         program.set_constants(lowered, self._graph_module)
         return program
+
+    def _may_donate(self) -> bool:
+        """Whether the arrays of mutated inputs are ours: not the memory of CPU tensors."""
+        if not self._client.aliases_host_memory:
+            return True
+        mutated = [
+            n.args[0]
+            for n in self._graph_module.graph.find_nodes(
+                op="call_function", target=torch.ops.aten.copy_.default
+            )
+        ]
+        return bool(mutated) and all(is_on_device(node) for node in mutated)
 
     def _loaded(self, lowered: LoweredGraph, started: float) -> tuple[Any, float]:
         """Return the executable of a module lowered since `started`, and the seconds to compile."""

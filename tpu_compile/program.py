@@ -52,9 +52,9 @@ class Program:
         self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
         self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
         self._dtypes = [layout.spec.dtype for layout in signature.results]
-        self._on_device = [_is_on_device(layout.node) for layout in signature.results]
+        self._on_device = [is_on_device(layout.node) for layout in signature.results]
         self._shapes = [layout.physical.shape for layout in signature.results]
-        self._draws_on_device = any(_is_on_device(a.node) for a in signature.arguments) or any(
+        self._draws_on_device = any(is_on_device(a.node) for a in signature.arguments) or any(
             self._on_device
         )
         self._outputs = signature.outputs
@@ -132,7 +132,7 @@ class Program:
             raise self._failed(error, args) from error
 
     def _read_on_device(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the results as tensors where they belong; only those of the host are waited for."""
+        """Return the results as tensors where they belong; wait for those of the host."""
         from tpu_compile.device.residence import result_tensor
 
         results = []
@@ -158,13 +158,19 @@ class Program:
 
     def _failed(self, error: Exception, args: Sequence[Any]) -> DeviceError:
         """Return the error to raise; donated copies are gone, so they are forgotten."""
-        self._client.residency.drop(args[mutation.placeholder] for mutation in self._mutations)
-        return DeviceError(
+        mutated = [args[mutation.placeholder] for mutation in self._mutations]
+        self._client.residency.drop(mutated)
+        failed = DeviceError(
             f"The compiled {self._name} failed while it ran",
             where=self._name.where,
             why=str(error),
             ways_out=("smaller inputs, if memory ran out", "report it as a fault of tpu_compile"),
         )
+        if any(tensor.device.type == "tpu" for tensor in mutated):
+            from tpu_compile.device.residence import lose
+
+            lose(mutated, failed)
+        return failed
 
     def _with_constants(self, arrays: list[Any]) -> list[Any]:
         given, constants = iter(arrays), iter(self._constants)
@@ -181,7 +187,7 @@ class Program:
             slot.replace(args[placeholder], buffers[result])
 
 
-def _is_on_device(node: fx.Node) -> bool:
+def is_on_device(node: fx.Node) -> bool:
     """Whether the value of `node` is a tensor of our own device."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.device.type == "tpu"
@@ -200,7 +206,7 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
 def slot_for(client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool) -> Any:
     """Return what brings the tensors of one argument to `client`."""
     host = _host_slot(client, argument, is_mutated, is_ahead)
-    if not _is_on_device(argument.node):
+    if not is_on_device(argument.node):
         return host
     from tpu_compile.device.residence import DeviceSlot
 

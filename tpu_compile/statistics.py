@@ -56,6 +56,10 @@ class CompileStats:
     """Elements of bucketed inputs that were padding."""
     useful_elements: int = 0
     """Elements of bucketed inputs that were data."""
+    uploads: int = 0
+    """CPU tensors copied to the device `tpu` (`tpu_compile.device`)."""
+    downloads: int = 0
+    """Tensors of the device `tpu` read by the CPU."""
     records: tuple[CompileRecord, ...] = ()
 
 

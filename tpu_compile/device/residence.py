@@ -1,4 +1,4 @@
-"""What compiled graphs need of the device: the arrays of their arguments, tensors for their results.
+"""What compiled graphs need of the device: arrays of arguments, and tensors for results.
 
 Nothing is copied through the host here: a tensor that is the whole of its storage is passed as it
 is, any other view is made dense on the device first.
@@ -58,7 +58,9 @@ class DeviceSlot:
                 raise value.error
             if value.array is not None and value.kind is self._kind and self._is_whole(tensor):
                 return value
-            dense = tensor.detach().permute(self._order).clone(memory_format=torch.contiguous_format)
+            dense = (
+                tensor.detach().permute(self._order).clone(memory_format=torch.contiguous_format)
+            )
             flush()
             return store_of(dense).value
 
@@ -84,6 +86,16 @@ def replace(tensor: torch.Tensor, result: torch.Tensor) -> bool:
     # The version counter tells autograd of the write.
     torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version + 1,))
     return True
+
+
+def lose(tensors: Sequence[torch.Tensor], error: Exception) -> None:
+    """Let later reads of device tensors raise `error`, where a failed program took their arrays."""
+    with LOCK:
+        for tensor in filter(is_on_device, tensors):
+            value = store_of(tensor).value
+            if value.array is not None and value.array.is_deleted():
+                store_of(tensor).value = lost = Value(value.kind)
+                lost.error = error
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:

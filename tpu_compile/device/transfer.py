@@ -7,10 +7,12 @@ import torch
 from tpu_compile.device.client import device_client
 from tpu_compile.device.trace import LOCK, flush
 from tpu_compile.device.values import Kind, Value, store_of
+from tpu_compile.statistics import RECORDER
 
 
 def value_from_host(tensor: torch.Tensor) -> Value:
     """Return the data of a CPU tensor as a value of its shape; it is copied."""
+    RECORDER.count("uploads")
     dense = (
         tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     )
@@ -24,6 +26,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
 
     It may share the memory of the array, which must not be written to. Waits for the device.
     """
+    RECORDER.count("downloads")
     value = store_of(tensor).value
     with LOCK:
         if value.array is None and value.trace is not None:
