@@ -5,6 +5,7 @@ A new torch release is this file's work: `require_hooks` says what a release lac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ from tpu_compile.errors import DeviceError
 NAME = "tpu"
 KEY = "PrivateUse1"
 """The dispatch key of a plugin's device."""
+AUTOGRAD_KEY = "AutogradPrivateUse1"
 _CPU = DispatchKeySet(DispatchKey.CPU)
-_SET = torch.ops.aten.set_.source_Storage_storage_offset
 
 # What is used of torch's private side, as (owner, attribute).
 _HOOKS: tuple[tuple[Any, str], ...] = (
@@ -89,9 +90,15 @@ class Guard(torch._C._acc.DeviceGuard):
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
+# Looked up once: these are on the path of every op.
+_construct = torch._C._construct_storage_from_data_pointer
+_empty = torch._C._acc.create_empty_tensor
+_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+
+
 def new_storage(pointer: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
     """Return a storage of the device; `pointer` is a name for it and never read from."""
-    storage: Any = torch._C._construct_storage_from_data_pointer(pointer, device, nbytes)
+    storage: Any = _construct(pointer, device, nbytes)
     return storage
 
 
@@ -103,18 +110,14 @@ def new_tensor(
     offset: int = 0,
 ) -> torch.Tensor:
     """Return a tensor of the device that lies in `storage`."""
-    tensor = torch._C._acc.create_empty_tensor((0,), dtype)
-    _SET.redispatch(_CPU, tensor, storage, offset, size, stride)
+    tensor = _empty((0,), dtype)
+    _set(_CPU, tensor, storage, offset, size, stride)
     return tensor
 
 
 def as_metadata(op: OpOverload) -> Callable[..., Any]:
     """Return a kernel that runs the CPU's: right where only sizes and strides change."""
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return op.redispatch(_CPU, *args, **kwargs)
-
-    return kernel
+    return functools.partial(op._handle.redispatch_boxed, _CPU)
 
 
 def composite_overloads() -> list[tuple[OpOverload, bool]]:

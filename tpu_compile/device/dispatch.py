@@ -6,7 +6,7 @@ is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,17 +26,20 @@ from tpu_compile.errors import DeviceError
 # Ops whose index arguments may be CPU tensors of any size.
 _TAKES_HOST_INDICES = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
 
+# Stands for calls whose numbers are constants of their programs after all.
+_NOT_LIFTED = NotCompilableError("its numbers are constants")
+
 _steps: dict[Any, Step | NotCompilableError] = {}
 
 
 class _Call:
     """One call, taken apart: the key of its step, and what changes from call to call."""
 
-    __slots__ = ("generator", "key", "lift", "numbers", "op", "stores", "tensors", "values")
+    __slots__ = ("generator", "key", "lifts", "numbers", "op", "stores", "tensors", "values")
 
-    def __init__(self, op: OpOverload, lift: bool) -> None:
+    def __init__(self, op: OpOverload, lifts: bool) -> None:
         self.op = op
-        self.lift = lift
+        self.lifts = lifts
         self.key: list[Any] = [op]
         self.tensors: list[torch.Tensor] = []
         self.stores: list[Store | None] = []
@@ -44,30 +47,34 @@ class _Call:
         self.numbers: list[float] = []
         self.generator: torch.Generator | None = None
 
-    def describe(self, item: Any) -> None:
-        kind = type(item)
-        if kind is torch.Tensor or isinstance(item, torch.Tensor):
-            self._describe_tensor(item)
-        elif kind is list or kind is tuple:
-            self.key.append(len(item))
-            for element in item:
-                self.describe(element)
-        elif kind is float:
-            if self.lift:
-                self.key.append(Number)
-                self.numbers.append(item)
+    def describe(self, items: Iterable[Any]) -> None:
+        """Add arguments to the key."""
+        key = self.key
+        for item in items:
+            kind = type(item)
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                self._describe_tensor(item)
+            elif kind is list or kind is tuple:
+                key.append(len(item))
+                self.describe(item)
+            elif kind is float:
+                if self.lifts:
+                    key.append(Number)
+                    self.numbers.append(item)
+                else:
+                    # As text: nan is not equal to itself, and 0.0 is equal to -0.0.
+                    key.append(repr(item))
+            elif kind is complex:
+                key.append(repr(item))
+            elif isinstance(item, torch.Tensor):
+                self._describe_tensor(item)
+            elif isinstance(item, torch.Generator):
+                key.append(None)
+                self.generator = item
             else:
-                # As text: nan is not equal to itself, and 0.0 is equal to -0.0.
-                self.key.append(repr(item))
-        elif isinstance(item, torch.Generator):
-            self.key.append(None)
-            self.generator = item
-        elif kind is complex:
-            self.key.append(repr(item))
-        else:
-            # With the type, as True is equal to 1.
-            self.key.append(kind)
-            self.key.append(item)
+                # With the type, as True is equal to 1.
+                key.append(kind)
+                key.append(item)
 
     def _describe_tensor(self, tensor: torch.Tensor) -> None:
         store = getattr(tensor.untyped_storage(), "store", None)
@@ -76,8 +83,8 @@ class _Call:
         self.key.append(kind)
         if (
             tensor.shape != kind.shape
-            or tensor.dtype is not kind.dtype
             or not tensor.is_contiguous()
+            or tensor.dtype is not kind.dtype
             or tensor.storage_offset()
         ):
             self.key.append(view_of(tensor, kind))
@@ -102,17 +109,18 @@ class _Call:
 
 def run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run a call of `op` and return its results as device tensors; the kernel of most ops."""
-    call = _Call(op, lifts(op) and _may_lift(args))
-    for item in args:
-        call.describe(item)
-    for name, item in kwargs.items():
-        call.key.append(name)
-        call.describe(item)
+    call = _described(op, args, kwargs, lifts(op))
     with LOCK:
         key = tuple(call.key)
         step = _steps.get(key)
         if step is None:
             step = _steps[key] = _step(call, args, kwargs)
+        if step is _NOT_LIFTED:
+            call = _described(op, args, kwargs, False)
+            key = tuple(call.key)
+            step = _steps.get(key)
+            if step is None:
+                step = _steps[key] = _step(call, args, kwargs)
         if type(step) is not Step:
             assert isinstance(step, NotCompilableError)
             return fallback.run(op, args, kwargs, str(step), counted=not step.reads_data)
@@ -125,13 +133,25 @@ def run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         result = plan.results[0]
         return new_tensor(made[0], result.size, result.stride)
     fresh = [new_tensor(v, r.size, r.stride) for r, v in zip(plan.results, made, strict=False)]
-    returned = [
-        item if item is None else call.tensors[item.index] if type(item) is Tensor else fresh[item]  # type: ignore[index]
-        for item in plan.returns
-    ]
+    returned = [_returned(item, call.tensors, fresh) for item in plan.returns]
     if plan.gives_sequence:
         return returned
     return returned[0] if returned else None
+
+
+def _described(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], lifts: bool) -> _Call:
+    call = _Call(op, lifts)
+    call.describe(args)
+    if kwargs:
+        call.key.extend(kwargs)
+        call.describe(kwargs.values())
+    return call
+
+
+def _returned(item: Any, given: Sequence[torch.Tensor], fresh: Sequence[torch.Tensor]) -> Any:
+    if item is None:
+        return None
+    return given[item.index] if type(item) is Tensor else fresh[item]
 
 
 def _write(step: Step, call: _Call, made: Sequence[Value]) -> None:
@@ -147,25 +167,17 @@ def _write(step: Step, call: _Call, made: Sequence[Value]) -> None:
             store.value = value
 
 
-def _may_lift(args: Sequence[Any]) -> bool:
-    """Whether the tensors of a call share one floating dtype: then its numbers have it too."""
-    found: torch.dtype | None = None
-    for item in args:
-        for tensor in item if type(item) is list or type(item) is tuple else (item,):
-            if isinstance(tensor, torch.Tensor):
-                if found is None:
-                    found = tensor.dtype
-                elif tensor.dtype is not found:
-                    return False
-    return found is not None and found.is_floating_point
-
-
 # --- new calls -----------------------------------------------------------------------------------
 
 
 def _step(call: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Step | NotCompilableError:
     specs = [Spec(t.dtype, tuple(t.shape), tuple(t.stride())) for t in call.tensors]
-    template = _Template(call.lift)
+    if call.numbers:
+        # Tensors of one floating dtype: then the numbers have it too.
+        dtypes_given = {spec.dtype for spec in specs}
+        if len(dtypes_given) != 1 or not specs[0].dtype.is_floating_point:
+            return _NOT_LIFTED
+    template = _Template(call.lifts)
     described = [template.of(item) for item in args]
     named = {name: template.of(item) for name, item in kwargs.items()}
     dtypes = [specs[0].dtype] * len(call.numbers)

@@ -209,14 +209,5 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.eq(self, other).all())
 
 
-# --- what torch asks of each backend -------------------------------------------------------------
-
-
-@kernel(aten._fused_sdp_choice.default)
-def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    """Attention is computed by its definition, which XLA fuses."""
-    return 0
-
-
 for _op in METADATA:
     KERNELS[_op] = compat.as_metadata(_op)

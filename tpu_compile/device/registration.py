@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from tpu_compile.device import compat, dispatch, module
+from tpu_compile.device import attention, compat, dispatch, module
 from tpu_compile.device.kernels import KERNELS
 from tpu_compile.device.schemas import is_computed
 
@@ -42,6 +42,10 @@ def _register_kernels() -> None:
         aten.impl(_name(overload), kernel, compat.KEY)
     for overload in _computed():
         aten.impl(_name(overload), functools.partial(dispatch.run, overload), compat.KEY)
+    # Above autograd, which differentiates what it is made of.
+    aten.impl(
+        "scaled_dot_product_attention", attention.scaled_dot_product_attention, compat.AUTOGRAD_KEY
+    )
     _libraries.extend([everything, aten])
 
 

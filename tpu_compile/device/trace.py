@@ -18,7 +18,7 @@ from tpu_compile.device.client import device_client
 from tpu_compile.device.fusion import Input, Recorded
 from tpu_compile.device.programs import Program
 from tpu_compile.device.steps import Step
-from tpu_compile.device.values import Kind, Value
+from tpu_compile.device.values import Value
 
 LOCK = threading.RLock()
 """Held while ops are recorded and run: backward passes record from threads of autograd's own."""
@@ -55,13 +55,17 @@ class Trace:
         )
         first = self._slots
         self._steps.append(Recorded(step, slots, first))
-        self._key.append(step)
-        self._key.append(slots)
+        self._key += (step, slots)
         if numbers:
             for dtype, number in zip(step.plan.numbers, numbers, strict=True):
                 self._numbers.setdefault(dtype, []).append(number)
         self._keys.extend(keys)
-        made = [self._promise(kind) for kind in step.made]
+        made = []
+        for slot, kind in enumerate(step.made, first):
+            value = Value(kind, None, self, slot)
+            self._promised.append(weakref.ref(value))
+            made.append(value)
+        self._slots = first + len(made)
         return made
 
     def _take(self, value: Value) -> int:
@@ -74,13 +78,6 @@ class Trace:
         self._input_places.append(Input(self._slots, value.kind, exists))
         self._slots += 1
         return value.slot
-
-    def _promise(self, kind: Kind) -> Value:
-        value = Value(kind)
-        value.trace, value.slot = self, self._slots
-        self._slots += 1
-        self._promised.append(weakref.ref(value))
-        return value
 
     def flush(self) -> None:
         """Run what was recorded; every value that something still holds gets its array."""

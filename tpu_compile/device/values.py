@@ -8,8 +8,8 @@ promise of one. Values never change; a write gives the store another.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,8 +19,7 @@ from lowering.signature import dense_order, dense_strides
 from tpu_compile.device import compat
 
 # Storages are told apart by address, as memory would be; nothing is ever read from one.
-_ALIGNMENT = 64
-_FIRST_ADDRESS = 1 << 40
+_addresses = itertools.count(1 << 40, 1 << 30)
 
 
 class Kind:
@@ -56,11 +55,11 @@ class Value:
 
     __slots__ = ("__weakref__", "array", "error", "kind", "slot", "trace")
 
-    def __init__(self, kind: Kind, array: Any = None) -> None:
+    def __init__(self, kind: Kind, array: Any = None, trace: Any = None, slot: int = -1) -> None:
         self.kind = kind
         self.array = array
-        self.trace: Any = None
-        self.slot = -1
+        self.trace = trace
+        self.slot = slot
         self.error: Exception | None = None
 
     @property
@@ -122,29 +121,11 @@ def memory_layout(
     return dense_strides(size, order), order, tuple([size[dim] for dim in order])
 
 
-class _AddressSpace:
-    """Gives out addresses that no other storage of the process had."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = _FIRST_ADDRESS
-
-    def take(self, nbytes: int) -> int:
-        """Return the address of `nbytes` bytes."""
-        with self._lock:
-            address = self._next
-            self._next += nbytes + _ALIGNMENT - nbytes % _ALIGNMENT
-            return address
-
-
-_addresses = _AddressSpace()
-
-
 def new_storage(value: Value, nbytes: int | None = None) -> torch.UntypedStorage:
     """Return a storage that holds `value`."""
     if nbytes is None:
         nbytes = value.kind.nbytes
-    storage = compat.new_storage(_addresses.take(nbytes), current_device(), nbytes)
+    storage = compat.new_storage(next(_addresses), current_device(), nbytes)
     storage.store = Store(value)  # type: ignore[attr-defined]
     return storage
 
