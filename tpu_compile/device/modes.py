@@ -10,8 +10,9 @@ from tpu_compile.device.steps import Step
 from tpu_compile.device.trace import LOCK, current_trace, flush, run_now
 from tpu_compile.device.values import Value
 
-# Programs of more ops take XLA longer than they save.
-LARGEST_TRACE = 4000
+# From so many ops on, a trace is run where it starts to repeat itself, so that a loop that reads
+# nothing runs the same program again and again; at twice as many in any case.
+LONG_TRACE = 2000
 
 
 class Mode(enum.Enum):
@@ -19,7 +20,8 @@ class Mode(enum.Enum):
 
     `EAGER`: each at once, as a program of its own; the call does not wait for the device.
     `DEBUG`: each at once, and the call waits: an error shows at the user's line.
-    `FUSED`: all together, as one program, when a value is read (printing, `item`, `cpu`).
+    `FUSED`: all together, as one program, when a value is read (printing, `item`, `cpu`) and after
+    each step of an optimizer.
     """
 
     EAGER = "eager"
@@ -65,10 +67,11 @@ def execute(
     """Run a step, now or later as the mode says; return the values that it makes."""
     if _mode is Mode.FUSED:
         trace = current_trace()
-        made = trace.record(step, values, numbers, keys)
-        if len(trace) >= LARGEST_TRACE:
+        length = len(trace)
+        if length >= LONG_TRACE and (trace.starts_with(step) or length >= 2 * LONG_TRACE):
             flush()
-        return made
+            trace = current_trace()
+        return trace.record(step, values, numbers, keys)
     made = run_now(step, values, numbers, keys)
     if _mode is Mode.DEBUG:
         for value in made:

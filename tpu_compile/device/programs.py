@@ -35,7 +35,7 @@ class Program:
         "_known_numbers",
         "_number_plans",
         "_outputs",
-        "_taken",
+        "taken",
     )
 
     def __init__(
@@ -66,7 +66,7 @@ class Program:
         self._outputs: list[int] = [output.index for output in signature.outputs]  # type: ignore[union-attr]
         taken = {argument.placeholder for argument in signature.arguments}
         count = len(blueprint.inputs)
-        self._taken = [index for place, index in enumerate(blueprint.inputs) if place in taken]
+        self.taken = [index for place, index in enumerate(blueprint.inputs) if place in taken]
         extra = [kind for place, kind in enumerate(blueprint.extra, count) if place in taken]
         plans = [(kind.dtype, client.put_plan(kind.shape, kind.dtype)) for kind in extra]
         self._number_plans = [plan for plan in plans if plan[0] is not torch.uint8]
@@ -77,7 +77,7 @@ class Program:
         self, inputs: Sequence[Value], numbers: Numbers, keys: Sequence[bytes]
     ) -> list[Any]:
         """Start the program; return an array for each of the live values."""
-        arrays = [inputs[index].array for index in self._taken]
+        arrays = [inputs[index].array for index in self.taken]
         for dtype, plan in self._number_plans:
             arrays.append(self._numbers(tuple(numbers[dtype]), dtype, plan))
         if self._key_plan is not None:

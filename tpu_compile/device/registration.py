@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tpu_compile.device import attention, compat, dispatch, module
 from tpu_compile.device.kernels import KERNELS
 from tpu_compile.device.schemas import is_computed
+from tpu_compile.device.trace import flush
 
 _lock = threading.Lock()
 # Kernels are registered as long as their libraries live.
@@ -32,6 +34,12 @@ def enable() -> None:
         compat.register_device(module, compat.Hooks(), compat.Guard())
         _register_kernels()
         compat.patch()
+        register_optimizer_step_post_hook(_after_optimizer_step)
+
+
+def _after_optimizer_step(*args: Any) -> None:
+    """Run what is recorded: a step ends in the same place each time, so it is the same program."""
+    flush()
 
 
 def _register_kernels() -> None:

@@ -7,6 +7,8 @@ the numbers are that were lifted out of them.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,9 +21,15 @@ from tpu_compile.device.fusion import Input, Recorded
 from tpu_compile.device.programs import Program
 from tpu_compile.device.steps import Step
 from tpu_compile.device.values import Value
+from tpu_compile.errors import TpuCompileError
+from tpu_compile.runtime.pjrt import RUNTIME_ERRORS
+
+logger = logging.getLogger(__name__)
 
 LOCK = threading.RLock()
 """Held while ops are recorded and run: backward passes record from threads of autograd's own."""
+
+FAILURES: tuple[type[Exception], ...] = (TpuCompileError, *RUNTIME_ERRORS)
 
 _programs: dict[Any, Program] = {}
 
@@ -41,6 +49,10 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    def starts_with(self, step: Step) -> bool:
+        """Whether `step` is the first that was recorded."""
+        return bool(self._steps) and self._steps[0].step is step
 
     def record(
         self,
@@ -80,18 +92,39 @@ class Trace:
         return value.slot
 
     def flush(self) -> None:
-        """Run what was recorded; every value that something still holds gets its array."""
+        """Run what was recorded; every value that something still holds gets its array.
+
+        Where that fails, the steps are run one by one, and values that cannot be had keep the
+        error: it is raised when they are read.
+        """
         live = [value for ref in self._promised if (value := ref()) is not None]
+        for value in (*self._inputs, *live):
+            value.trace = None
+        if not live:
+            return
         try:
-            if live:
-                self._run(live)
-        except Exception as error:
-            for value in live:
-                value.error = error
-            raise
-        finally:
-            for value in (*self._inputs, *live):
-                value.trace = None
+            self._run(live)
+        except FAILURES as error:
+            logger.warning("running %d device ops one by one: %s", len(self), error)
+            self._run_singly(live)
+
+    def _run_singly(self, live: list[Value]) -> None:
+        values = {place.slot: v for place, v in zip(self._input_places, self._inputs, strict=True)}
+        numbers = {dtype: iter(given) for dtype, given in self._numbers.items()}
+        keys = iter(self._keys)
+        for step, slots, first in self._steps:
+            plan = step.plan
+            given = [next(numbers[dtype]) for dtype in plan.numbers]
+            drawn = list(itertools.islice(keys, len(plan.random_ops)))
+            try:
+                made = run_now(step, [values[slot] for slot in slots], given, drawn)
+            except FAILURES as error:
+                made = [Value(kind) for kind in step.made]
+                for value in made:
+                    value.error = error
+            values.update(enumerate(made, first))
+        for value in live:
+            value.array, value.error = values[value.slot].array, values[value.slot].error
 
     def _run(self, live: list[Value]) -> None:
         slots = tuple([value.slot for value in live])
@@ -113,21 +146,29 @@ def run_now(
     step: Step, values: Sequence[Value], numbers: Sequence[float], keys: Sequence[bytes]
 ) -> list[Value]:
     """Run one step, which nothing recorded before it is waiting for; return what it makes."""
-    for value in values:
-        if value.error is not None:
-            raise value.error
-        if value.array is None:
-            # Memory that was never written to has no array to pass.
-            trace = Trace()
-            made = trace.record(step, values, numbers, keys)
-            trace.flush()
-            return made
     program = step.program
     if program is None:
         program = step.program = _program_of(step)
+    for value in values:
+        if value.array is None:
+            _settle(values, program)
+            break
     by_dtype = {step.plan.numbers[0]: numbers} if numbers else {}
     arrays = program(values, by_dtype, keys)
     return [Value(kind, array) for kind, array in zip(step.made, arrays, strict=True)]
+
+
+def _settle(values: Sequence[Value], program: Program) -> None:
+    """Give arrays to the values that a program takes: what was never written to reads as zeros."""
+    for value in values:
+        if value.error is not None:
+            raise value.error
+    for index in program.taken:
+        value = values[index]
+        if value.array is None:
+            client, kind = device_client(), value.kind
+            zeros = torch.zeros(kind.shape, dtype=kind.dtype, device="cpu")
+            value.array = client.put(zeros, client.put_plan(kind.shape, kind.dtype))
 
 
 def _program_of(step: Step) -> Program:
