@@ -139,6 +139,8 @@ def make_plan(
         filled, named = pytree.tree_map(fill, (list(args), dict(kwargs)), is_leaf=_is_place)
         result = _result_of(op, filled, named, lifted=bool(numbers))
         returned[:] = list(result) if isinstance(result, (tuple, list)) else [result]
+        if not op._schema.returns:
+            returned.clear()
         shapes.update({index: tuple(tensors[index].shape) for index in written})
         if len(aliases) == 1 and len(returned) != 1:
             aliases[:] = aliases * len(returned)
