@@ -20,7 +20,7 @@ from tpu_compile.device.plans import NotCompilableError, Number, Spec, Tensor, m
 from tpu_compile.device.steps import Step
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import value_from_host
-from tpu_compile.device.values import Kind, Store, Value, View, new_tensor, view_of
+from tpu_compile.device.values import Kind, Store, Value, View, is_lazy, new_tensor, view_of
 from tpu_compile.errors import DeviceError
 
 # Ops whose index arguments may be CPU tensors of any size.
@@ -86,6 +86,7 @@ class _Call:
             or not tensor.is_contiguous()
             or tensor.dtype is not kind.dtype
             or tensor.storage_offset()
+            or is_lazy(tensor)
         ):
             self.key.append(view_of(tensor, kind))
         self.tensors.append(tensor)

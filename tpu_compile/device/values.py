@@ -78,12 +78,18 @@ class Store:
 
 
 class View(NamedTuple):
-    """How a tensor lies in a value that it is not the whole of: offset and strides in elements."""
+    """How a tensor lies in a value that it is not the whole of: offset and strides in elements.
+
+    Torch conjugates and negates lazily too: `is_conj` and `is_neg` say that the tensor is the
+    conjugate, or the negative, of what lies there.
+    """
 
     dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    is_conj: bool = False
+    is_neg: bool = False
 
 
 def store_of(tensor: torch.Tensor) -> Store:
@@ -98,10 +104,22 @@ def view_of(tensor: torch.Tensor, kind: Kind) -> View | None:
         and tensor.dtype is kind.dtype
         and tensor.is_contiguous()
         and not tensor.storage_offset()
+        and not is_lazy(tensor)
     ):
         return None
-    offset = int(tensor.storage_offset())
-    return View(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+    return View(
+        tensor.dtype,
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not what lies in its memory, but the conjugate or the negative of it."""
+    return tensor.is_neg() or (tensor.dtype.is_complex and tensor.is_conj())
 
 
 def whole_order(view: View, kind: Kind) -> tuple[int, ...] | None:
