@@ -27,6 +27,9 @@ from tests.conformance.judging import (
     observe,
 )
 
+# Take sizes as tensors, which torch wants on the CPU for any device.
+_TAKES_HOST_ARGUMENTS = frozenset({torch.tensor_split})
+
 # Gap before and after the elements of a tensor that is made a view, in elements.
 _GAP = 3
 
@@ -99,6 +102,8 @@ def on_device(sample: Sample, as_views: bool = False) -> Sample:
             moved[id(leaf)] = _moved(leaf, as_views)
         return moved[id(leaf)]
 
+    if sample.function in _TAKES_HOST_ARGUMENTS:
+        return Sample(sample.function, (move(sample.args[0]), *sample.args[1:]), sample.kwargs)
     args, kwargs = pytree.tree_map(move, (sample.args, sample.kwargs))
     return Sample(sample.function, args, kwargs)
 
