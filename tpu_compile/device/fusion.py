@@ -125,7 +125,7 @@ class _Builder:
             self.slots[first + place] = self._permuted(node, result.order)
         for place, (index, node) in enumerate(zip(plan.writes, outputs[count:], strict=True)):
             view = step.views[index]
-            if view is not None and index not in plan.resizes:
+            if view is not None:
                 node = self._written(self.slots[slots[index]], view, node)
             self.slots[first + count + place] = node
 

@@ -92,7 +92,7 @@ class Plan:
     writes: tuple[int, ...]
     """The tensors that get new values."""
     resizes: dict[int, tuple[int, ...]]
-    """The new sizes of the tensors (given as `out=`) that have others."""
+    """The sizes that tensors given as `out=` must have first, where they have others."""
     returns: tuple[int | Tensor | None, ...]
     """What the op gives: result number, a tensor that it was given, or None."""
     gives_sequence: bool
