@@ -52,8 +52,8 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
 `forward`, `backward`: OpInfo's samples, and their gradients. `reference`: its reference inputs.
 `inplace`, `out`: the samples through the op's in-place and `out=` forms. `error`: inputs that eager
 refuses. `module`: module_info, outputs and gradients. `dynamic`, `dynamic-backward`: OpInfo's
-samples and their gradients once more, with dynamic sizes. `device` and those that begin with it: the
-same calls without `torch.compile`, on tensors of the device "tpu", beside the CPU.
+samples and their gradients once more, with dynamic sizes. `device` and those that begin with it:
+the same calls without `torch.compile`, on tensors of the device "tpu", beside the CPU.
 """
 
 WITH_GRADIENTS = frozenset({"backward", "dynamic-backward", "device-backward"})

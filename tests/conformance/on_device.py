@@ -1,8 +1,8 @@
 """Judges an eager call on the device "tpu" by what the same call gives on the CPU.
 
 The tensors of a sample are moved with the strides, offsets and aliases that they have; every other
-sample sees each of its tensors as a view into a larger one. Results must lie on the device. What ran
-on the CPU in secret is told apart: those ops that the device counts as fallbacks.
+sample sees each of its tensors as a view into a larger one. Results must lie on the device. Ops that
+the device counts as fallbacks, because they ran on the CPU for want of a program, are told apart.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from tests.conformance.judging import (
 )
 
 # Take sizes as tensors, which torch wants on the CPU for any device.
-_TAKES_HOST_ARGUMENTS = frozenset({torch.tensor_split})
+_TAKES_HOST_ARGUMENTS = frozenset({"tensor_split"})
 
 # Gap before and after the elements of a tensor that is made a view, in elements.
 _GAP = 3
+
 
 def judge_on_device(case: Case, sample: Sample, *, as_views: bool = False) -> Outcome:
     """Return how the device does on `sample`; with `as_views`, on views into larger tensors."""
@@ -40,7 +41,7 @@ def judge_on_device(case: Case, sample: Sample, *, as_views: bool = False) -> Ou
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if case.kind == "device-error":
-            return _judge_error(sample)
+            return _judge_error(case, sample)
         try:
             expected = observe(sample, sample.function)
         except Exception as error:
@@ -59,7 +60,7 @@ def _fallbacks() -> dict[str, int]:
 
 def _fault_of(case: Case, sample: Sample, expected: Observed, as_views: bool) -> str | None:
     try:
-        actual = observe(sample, sample.function, copy=lambda one: on_device(one, as_views))
+        actual = observe(sample, sample.function, copy=lambda one: on_device(case, one, as_views))
     except Exception as error:
         return first_line(error)
     fault = _place_fault(sample, actual, expected) or difference(
@@ -89,7 +90,7 @@ def _on_host(observed: Observed) -> Observed:
     return Observed(*[[move(item) for item in group] for group in observed])
 
 
-def on_device(sample: Sample, as_views: bool = False) -> Sample:
+def on_device(case: Case, sample: Sample, as_views: bool = False) -> Sample:
     """Return the sample on the device: tensors moved, and the places that arguments name."""
     moved: dict[int, torch.Tensor] = {}
 
@@ -102,7 +103,7 @@ def on_device(sample: Sample, as_views: bool = False) -> Sample:
             moved[id(leaf)] = _moved(leaf, as_views)
         return moved[id(leaf)]
 
-    if sample.function in _TAKES_HOST_ARGUMENTS:
+    if case.name in _TAKES_HOST_ARGUMENTS:
         return Sample(sample.function, (move(sample.args[0]), *sample.args[1:]), sample.kwargs)
     args, kwargs = pytree.tree_map(move, (sample.args, sample.kwargs))
     return Sample(sample.function, args, kwargs)
@@ -131,12 +132,12 @@ def _moved(tensor: torch.Tensor, as_views: bool) -> torch.Tensor:
     return moved.requires_grad_(tensor.requires_grad)
 
 
-def _judge_error(sample: Sample) -> Outcome:
+def _judge_error(case: Case, sample: Sample) -> Outcome:
     """The device must refuse what the CPU refuses, with an exception of the same type."""
     host = _raised(lambda: call_of(sample.copy(), sample.function))
     if host is None:
         return Outcome("outside", "the CPU does not refuse it")
-    ours = _raised(lambda: _read(call_of(on_device(sample), sample.function)))
+    ours = _raised(lambda: _read(call_of(on_device(case, sample), sample.function)))
     if ours is None:
         return Outcome("failed", f"no error was raised; the CPU raises {first_line(host)}")
     if not isinstance(ours, type(host)):

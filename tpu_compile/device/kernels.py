@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from tpu_compile.device import compat, dispatch, fallback
 from tpu_compile.device.trace import LOCK
-from tpu_compile.device.transfer import host_view, value_from_host
+from tpu_compile.device.transfer import host_view, require_strided, value_from_host
 from tpu_compile.device.values import (
     Kind,
     Value,
@@ -65,11 +65,8 @@ def _check_index(device: torch.device | None) -> None:
 
 
 def _check_layout(layout: torch.layout | None, pin_memory: bool | None) -> None:
-    if layout not in (None, torch.strided):
-        raise DeviceError(
-            f"The device tpu has no {str(layout).removeprefix('torch.')} tensors",
-            ways_out=("to_dense()", "a CPU tensor"),
-        )
+    if layout is not None:
+        require_strided(layout)
     if pin_memory:
         raise DeviceError("Only CPU tensors can be pinned, not those of the device tpu")
 

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from lowering.dtypes import is_supported
 from lowering.signature import dense_order, dense_strides
 from tpu_compile.device import compat
+from tpu_compile.errors import DeviceError
 
 # Storages are told apart by address, as memory would be; nothing is ever read from one.
 _addresses = itertools.count(1 << 40, 1 << 30)
@@ -37,10 +39,18 @@ class Kind:
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: Sequence[int]) -> Kind:
-        """Return the kind of values with this dtype and shape."""
+        """Return the kind of values with this dtype and shape.
+
+        Raises:
+            DeviceError: no program can hold the dtype.
+        """
         key = dtype, tuple(shape)
         found = cls._all.get(key)
-        return cls._all.setdefault(key, cls(*key)) if found is None else found
+        if found is not None:
+            return found
+        if not is_supported(dtype):
+            raise DeviceError(f"The device tpu has no tensors of {dtype}", ways_out=("the CPU",))
+        return cls._all.setdefault(key, cls(*key))
 
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"

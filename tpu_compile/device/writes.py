@@ -1,4 +1,4 @@
-"""Calls that write where a program alone cannot: to tensors of other sizes, to parts of one memory."""
+"""Calls that write what no program can: tensors of other sizes, several parts of one memory."""
 
 from __future__ import annotations
 
