@@ -1,8 +1,8 @@
 """Judges an eager call on the device "tpu" by what the same call gives on the CPU.
 
 The tensors of a sample are moved with the strides, offsets and aliases that they have; every other
-sample sees each of its tensors as a view into a larger one. Results must lie on the device. Ops that
-the device counts as fallbacks, because they ran on the CPU for want of a program, are told apart.
+sample sees each of its tensors as a view into a larger one. Results must lie on the device. What
+ran on the CPU for want of a program, and is counted by the device as a fallback, is told apart.
 """
 
 from __future__ import annotations
