@@ -40,17 +40,25 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
     "module": (torch.float32,),
     "dynamic": (torch.float32, torch.int64),
     "dynamic-backward": (torch.float32,),
+    "device": FORWARD_DTYPES,
+    "device-backward": (torch.float32,),
+    "device-inplace": (torch.float32,),
+    "device-out": (torch.float32,),
+    "device-error": (torch.float32,),
+    "device-module": (torch.float32,),
 }
 """The checks, with the dtypes that the full run takes for each.
 
 `forward`, `backward`: OpInfo's samples, and their gradients. `reference`: its reference inputs.
 `inplace`, `out`: the samples through the op's in-place and `out=` forms. `error`: inputs that eager
 refuses. `module`: module_info, outputs and gradients. `dynamic`, `dynamic-backward`: OpInfo's
-samples and their gradients once more, with dynamic sizes.
+samples and their gradients once more, with dynamic sizes. `device` and those that begin with it:
+the same calls without `torch.compile`, on tensors of the device "tpu", beside the CPU.
 """
 
-WITH_GRADIENTS = frozenset({"backward", "dynamic-backward"})
+WITH_GRADIENTS = frozenset({"backward", "dynamic-backward", "device-backward"})
 PADDED = frozenset({"dynamic", "dynamic-backward"})
+ON_DEVICE = frozenset(kind for kind in KINDS if kind.startswith("device"))
 
 SMALLEST_DYNAMIC = 3
 
@@ -114,6 +122,11 @@ def _copy(
     return value.requires_grad_(tensor.requires_grad)
 
 
+def form_of(kind: str) -> str:
+    """Return the kind of the calls themselves: those on the device are the same ones."""
+    return "forward" if kind == "device" else kind.removeprefix("device-")
+
+
 def _patch_seeding() -> None:
     """Let random ops be traced: OpInfo wraps them in a function that sets torch's seed."""
 
@@ -139,7 +152,7 @@ def modules() -> dict[str, Any]:
 def all_cases() -> Iterator[Case]:
     """Yield every case of the full run."""
     for kind, dtypes in KINDS.items():
-        if kind == "module":
+        if form_of(kind) == "module":
             yield from (Case(kind, name, "float32") for name in modules())
             continue
         for (name, info), dtype in itertools.product(operators().items(), dtypes):
@@ -150,21 +163,23 @@ def all_cases() -> Iterator[Case]:
 def _has(info: Any, kind: str, dtype: torch.dtype) -> bool:
     if kind in WITH_GRADIENTS:
         return bool(info.supports_autograd) and dtype in info.supported_backward_dtypes("cpu")
-    if kind == "inplace":
+    form = form_of(kind)
+    if form == "inplace":
         return info.get_inplace() is not None and dtype in info.supported_dtypes("cpu")
-    if kind == "out":
+    if form == "out":
         return bool(info.supports_out) and dtype in info.supported_dtypes("cpu")
-    if kind == "error":
+    if form == "error":
         return info.error_inputs_func is not None
     return dtype in info.supported_dtypes("cpu")
 
 
 def samples_of(case: Case, most: int | None = None) -> list[tuple[int, Sample]]:
     """Return up to `most` samples of a case, evenly spread, each with its index among all."""
+    form = form_of(case.kind)
     torch.manual_seed(int(hashlib.sha256("/".join(case).encode()).hexdigest()[:8], 16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        samples = list(_module_samples(case) if case.kind == "module" else _op_samples(case))
+        samples = list(_module_samples(case) if form == "module" else _op_samples(case, form))
     indices: Sequence[int] = range(len(samples))
     if case.kind in PADDED:
         # Those with most to get wrong first.
@@ -194,27 +209,27 @@ def _dynamic_rank(sample: Sample) -> tuple[int, int, int]:
     return len(set(sizes)), len(sizes), sum(tensor.numel() for tensor in tensors)
 
 
-def _op_samples(case: Case) -> Iterator[Sample]:
+def _op_samples(case: Case, form: str) -> Iterator[Sample]:
     info = operators()[case.name]
     dtype = getattr(torch, case.dtype)
-    if case.kind == "error":
+    if form == "error":
         for error_input in info.error_inputs("cpu"):
             sample = error_input.sample_input
             yield Sample(info.get_op(), (sample.input, *sample.args), sample.kwargs)
         return
-    function = info.get_inplace() if case.kind == "inplace" else info.get_op()
-    if case.kind == "reference":
+    function = info.get_inplace() if form == "inplace" else info.get_op()
+    if form == "reference":
         generated = info.reference_inputs("cpu", dtype)
     else:
         generated = info.sample_inputs("cpu", dtype, requires_grad=case.kind in WITH_GRADIENTS)
     for sample in generated:
-        if case.kind == "inplace" and sample.broadcasts_input:
+        if form == "inplace" and sample.broadcasts_input:
             continue
         called = function
         if case.kind in WITH_GRADIENTS or case.name in GAUGE_FREE:
             called = _processed(function, sample.output_process_fn_grad)
         made = Sample(called, (sample.input, *sample.args), sample.kwargs)
-        with_output = _with_output(made) if case.kind == "out" else made
+        with_output = _with_output(made) if form == "out" else made
         if with_output is not None:
             yield with_output
 

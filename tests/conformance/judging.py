@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -44,10 +44,11 @@ class Outcome:
     """Why a graph with dynamic sizes ran at exact shapes; None if none did."""
     is_padded: bool = False
     """Whether a graph with dynamic sizes ran padded."""
+    fallbacks: tuple[str, ...] = ()
+    """The ops that the device ran on the CPU, for want of a program."""
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """All that a call leaves behind."""
 
     outputs: list[Any]
@@ -79,7 +80,7 @@ def _judge_error(sample: Sample) -> Outcome:
     raised = {}
     for backend, options in (("tpu", STRICT), ("aot_eager", None)):
         try:
-            _call(sample.copy(), _compiled(sample.function, backend, options))
+            call_of(sample.copy(), _compiled(sample.function, backend, options))
             raised[backend] = False
         except Exception:
             raised[backend] = True
@@ -107,7 +108,7 @@ def _compiled(function: Callable[..., Any], backend: str, options: Any) -> Calla
     return torch.compile(function, backend=backend, fullgraph=True, options=options)
 
 
-def _call(sample: Sample, function: Callable[..., Any]) -> Any:
+def call_of(sample: Sample, function: Callable[..., Any]) -> Any:
     torch.manual_seed(0)
     return function(*sample.args, **sample.kwargs)
 
@@ -116,17 +117,18 @@ def observe(
     sample: Sample,
     function: Callable[..., Any],
     *,
+    copy: Callable[[Sample], Sample] = Sample.copy,
     prepare: Callable[[Sample], None] | None = None,
 ) -> Observed:
     """Call `function` on a copy of the sample and return all that the call leaves behind.
 
-    `prepare` gets the copy first.
+    `copy` makes it, `prepare` gets it first.
     """
-    own = sample.copy()
+    own = copy(sample)
     if prepare is not None:
         prepare(own)
     # In-place forms write to their input, which must not be a leaf that requires a gradient.
-    outputs = pytree.tree_leaves(_call(own, function))
+    outputs = pytree.tree_leaves(call_of(own, function))
     inputs = [tensor for tensor in own.tensors() if tensor.requires_grad]
     gradients: list[torch.Tensor | None] = []
     if inputs:
@@ -138,7 +140,7 @@ def observe(
         if differentiable:
             generator = torch.Generator().manual_seed(1)
             cotangents = [
-                torch.randn(output.shape, dtype=output.dtype, generator=generator)
+                torch.randn(output.shape, dtype=output.dtype, generator=generator).to(output.device)
                 for output in differentiable
             ]
             gradients = list(

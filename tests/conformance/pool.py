@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.cases import PADDED, Case, samples_of
+from tests.conformance.cases import ON_DEVICE, PADDED, Case, Sample, samples_of
 from tests.conformance.evidence import Recorder
-from tests.conformance.judging import judge
+from tests.conformance.judging import Outcome, judge
+from tests.conformance.on_device import judge_on_device
 from tests.conformance.padded import judge_padded
 
 # A worker keeps every program that it compiles; a fresh one starts before that grows large.
@@ -39,6 +40,8 @@ class Result:
     """Samples in which a graph ran padded."""
     exact: dict[int, str] = field(default_factory=dict)
     """By sample: why a graph with dynamic sizes ran at exact shapes."""
+    fallbacks: list[str] = field(default_factory=list)
+    """The ops that the device ran on the CPU in samples that pass."""
     seconds: float = 0.0
     all_samples: bool = False
     """Whether every sample of the case was run."""
@@ -62,14 +65,15 @@ def run_case(case: Case, most: int | None) -> Result:
     result = Result(case)
     samples = samples_of(case, most)
     recorder = Recorder()
+    fallbacks: set[str] = set()
     for index, sample in samples:
-        with recorder:
-            outcome = (judge_padded if case.kind in PADDED else judge)(case, sample)
+        outcome = _outcome_of(case, index, sample, recorder)
         result.padded += outcome.is_padded
         if outcome.exact_reason is not None:
             result.exact[index] = outcome.exact_reason
         if outcome.status == "passed":
             result.passed += 1
+            fallbacks.update(outcome.fallbacks)
         elif outcome.status == "outside":
             result.outside += 1
         else:
@@ -77,10 +81,18 @@ def run_case(case: Case, most: int | None) -> Result:
     if case.kind in ("forward", "inplace", "out"):
         for _, sample in samples[:12]:
             recorder.note_call(sample)
+    result.fallbacks = sorted(fallbacks)
     result.overloads = {op: sorted(targets) for op, targets in recorder.found.items()}
     result.all_samples = most is None or len(samples) < most
     result.seconds = round(time.perf_counter() - started, 2)
     return result
+
+
+def _outcome_of(case: Case, index: int, sample: Sample, recorder: Recorder) -> Outcome:
+    if case.kind in ON_DEVICE:
+        return judge_on_device(case, sample, as_views=index % 2 == 1)
+    with recorder:
+        return (judge_padded if case.kind in PADDED else judge)(case, sample)
 
 
 def serve() -> None:

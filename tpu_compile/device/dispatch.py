@@ -20,7 +20,8 @@ from tpu_compile.device.plans import NotCompilableError, Number, Spec, Tensor, m
 from tpu_compile.device.steps import Step
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import value_from_host
-from tpu_compile.device.values import Kind, Store, Value, View, new_tensor, view_of
+from tpu_compile.device.values import Kind, Store, Value, View, is_lazy, new_tensor, view_of
+from tpu_compile.device.writes import needs_care, run_with_care
 from tpu_compile.errors import DeviceError
 
 # Ops whose index arguments may be CPU tensors of any size.
@@ -86,6 +87,7 @@ class _Call:
             or not tensor.is_contiguous()
             or tensor.dtype is not kind.dtype
             or tensor.storage_offset()
+            or is_lazy(tensor)
         ):
             self.key.append(view_of(tensor, kind))
         self.tensors.append(tensor)
@@ -125,10 +127,13 @@ def run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
             assert isinstance(step, NotCompilableError)
             return fallback.run(op, args, kwargs, str(step), counted=not step.reads_data)
         plan = step.plan
+        if plan.writes and needs_care(plan, call.stores):
+            return run_with_care(run, plan, call.tensors, args, kwargs)
         keys = [generators.next_key(call.generator) for _ in plan.random_ops]
         made = execute(step, call.values, call.numbers, keys)
         if plan.writes:
-            _write(step, call, made)
+            for index, value in zip(plan.writes, made[len(plan.results) :], strict=True):
+                call.stores[index].value = value  # type: ignore[union-attr]
     if plan.returns_new:
         result = plan.results[0]
         return new_tensor(made[0], result.size, result.stride)
@@ -154,19 +159,6 @@ def _returned(item: Any, given: Sequence[torch.Tensor], fresh: Sequence[torch.Te
     return given[item.index] if type(item) is Tensor else fresh[item]
 
 
-def _write(step: Step, call: _Call, made: Sequence[Value]) -> None:
-    plan = step.plan
-    for index, value in zip(plan.writes, made[len(plan.results) :], strict=True):
-        size = plan.resizes.get(index)
-        if size is not None:
-            fallback.resize(call.tensors[index], size)
-            call.tensors[index].untyped_storage().store.value = value  # type: ignore[attr-defined]
-        else:
-            store = call.stores[index]
-            assert store is not None
-            store.value = value
-
-
 # --- new calls -----------------------------------------------------------------------------------
 
 
@@ -180,7 +172,7 @@ def _step(call: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Step | No
     template = _Template(call.lifts)
     described = [template.of(item) for item in args]
     named = {name: template.of(item) for name, item in kwargs.items()}
-    dtypes = [specs[0].dtype] * len(call.numbers)
+    dtypes = [specs[0].dtype] * len(call.numbers) if call.numbers else []
     try:
         plan = make_plan(call.op, described, named, specs, dtypes, device_client().platform)
     except NotCompilableError as error:

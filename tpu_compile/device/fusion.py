@@ -125,7 +125,7 @@ class _Builder:
             self.slots[first + place] = self._permuted(node, result.order)
         for place, (index, node) in enumerate(zip(plan.writes, outputs[count:], strict=True)):
             view = step.views[index]
-            if view is not None and index not in plan.resizes:
+            if view is not None:
                 node = self._written(self.slots[slots[index]], view, node)
             self.slots[first + count + place] = node
 
@@ -173,7 +173,8 @@ class _Builder:
             return self.slots[slot]
         found = self._reads.get((slot, view))
         if found is None:
-            found = self._reads[slot, view] = self._viewed(self.slots[slot], view)
+            node = self._lazily(self._viewed(self.slots[slot], view), view)
+            found = self._reads[slot, view] = node
         return found
 
     def _viewed(self, base: fx.Node, view: View) -> fx.Node:
@@ -193,6 +194,7 @@ class _Builder:
 
     def _written(self, base: fx.Node, view: View, new: fx.Node) -> fx.Node:
         """Return `base` with the elements of `view` replaced by `new`."""
+        new = self._lazily(new, view)
         base = self._as_dtype(base, view.dtype)
         order = dense_order(view.size, view.stride) if not view.offset else None
         if order is not None and math.prod(view.size) == base.meta["val"].numel():
@@ -201,6 +203,12 @@ class _Builder:
             return base
         window = (list(view.size), list(view.stride), view.offset)
         return self._call(aten.as_strided_scatter.default, base, new, *window)
+
+    def _lazily(self, node: fx.Node, view: View) -> fx.Node:
+        """Return what torch puts off: the conjugate, the negative. Each is its own inverse."""
+        if view.is_conj:
+            node = self._call(aten._conj_physical.default, node)
+        return self._call(aten.neg.default, node) if view.is_neg else node
 
     def _as_dtype(self, base: fx.Node, dtype: torch.dtype) -> fx.Node:
         """Return the memory of `base` read as elements of another dtype, then flat."""

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from tpu_compile.device import compat, dispatch, fallback
 from tpu_compile.device.trace import LOCK
-from tpu_compile.device.transfer import host_view, value_from_host
+from tpu_compile.device.transfer import host_view, require_strided, value_from_host
 from tpu_compile.device.values import (
     Kind,
     Value,
@@ -65,11 +65,8 @@ def _check_index(device: torch.device | None) -> None:
 
 
 def _check_layout(layout: torch.layout | None, pin_memory: bool | None) -> None:
-    if layout not in (None, torch.strided):
-        raise DeviceError(
-            f"The device tpu has no {str(layout).removeprefix('torch.')} tensors",
-            ways_out=("to_dense()", "a CPU tensor"),
-        )
+    if layout is not None:
+        require_strided(layout)
     if pin_memory:
         raise DeviceError("Only CPU tensors can be pinned, not those of the device tpu")
 
@@ -175,6 +172,10 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         order = tuple(range(self.dim())) if view is None else whole_order(view, store.value.kind)
         if order is not None:
             dense = src.detach().to(self.dtype).expand(self.shape).permute(order)
+            if self.is_conj():
+                dense = dense.conj()
+            if self.is_neg():
+                dense = dense.neg()
             store.value = value_from_host(dense)
             return self
     return dispatch.run(aten.copy_.default, self, fallback.from_host(src.expand(self.shape)))
@@ -207,6 +208,48 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.shape != other.shape:
         return False
     return bool(torch.eq(self, other).all())
+
+
+# --- what schemas do not say ----------------------------------------------------------------------
+
+
+@kernel(aten.native_batch_norm.default)
+def native_batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    **outs: torch.Tensor,
+) -> Any:
+    """Normalized `input`, mean and 1/deviation; in training the running statistics change too."""
+    affine = (input, weight, bias)
+    numbers = (training, momentum, eps)
+    if not training:
+        op = aten.native_batch_norm.out if outs else aten.native_batch_norm.default
+        return dispatch.run(op, *affine, running_mean, running_var, *numbers, **outs)
+    if running_mean is None or running_var is None:
+        legit: Any = aten._native_batch_norm_legit.no_stats
+        results = dispatch.run(legit, *affine, *numbers)
+    else:
+        legit = aten._native_batch_norm_legit.default
+        results = dispatch.run(legit, *affine, running_mean, running_var, *numbers)
+    if not outs:
+        return results
+    return [_fill(out, value) for out, value in zip(outs.values(), results, strict=True)]
+
+
+KERNELS[aten.native_batch_norm.out] = native_batch_norm
+
+
+def _fill(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return `out` with the size and elements of `value`."""
+    if out.shape != value.shape:
+        out.resize_(value.shape)
+    return out.copy_(value)
 
 
 for _op in METADATA:

@@ -6,6 +6,7 @@ order, and gives the op's new tensors and the new values of the tensors that it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +36,18 @@ from tpu_compile.device.values import memory_layout
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 UNTRACEABLE = (UnsupportedFakeTensorException, UnsupportedOperatorException)
+
+# Torch lets these write to expanded tensors: which of the writes comes last does not matter, or is
+# the caller's business.
+_MAY_OVERLAP = frozenset(
+    {
+        "aten::fill_",
+        "aten::zero_",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::index_fill_",
+    }
+)
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -92,7 +105,7 @@ class Plan:
     writes: tuple[int, ...]
     """The tensors that get new values."""
     resizes: dict[int, tuple[int, ...]]
-    """The new sizes of the tensors (given as `out=`) that have others."""
+    """The sizes that tensors given as `out=` must have first, where they have others."""
     returns: tuple[int | Tensor | None, ...]
     """What the op gives: result number, a tensor that it was given, or None."""
     gives_sequence: bool
@@ -119,6 +132,7 @@ def make_plan(
         RuntimeError, ...: what torch raises for wrong arguments.
     """
     written, aliases = _effects(op, args, kwargs)
+    _require_distinct_elements(op, [specs[index] for index in written])
     kwargs = {name: _on_host(value) for name, value in kwargs.items()}
     args = [_on_host(value) for value in args]
     returned: list[Any] = []
@@ -177,6 +191,18 @@ def make_plan(
     )
 
 
+def _require_distinct_elements(op: OpOverload, written: Sequence[Spec]) -> None:
+    if op._schema.name in _MAY_OVERLAP:
+        return
+    for spec in written:
+        if any(n > 1 and not step for n, step in zip(spec.size, spec.stride, strict=True)):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+
+
 def _is_place(item: Any) -> bool:
     return isinstance(item, (Tensor, Number))
 
@@ -211,6 +237,14 @@ def _name(tensor: torch.Tensor) -> str:
 
 # Torch's tracing depends on state of the thread, which a kernel is called in the middle of.
 _tracer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpu-tracing")
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    return not (record.threadName or "").startswith("tpu-tracing")
+
+
+# It logs, as errors, what it raises for wrong arguments: those are raised to the user.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_not_ours)
 
 
 def _traced(

@@ -28,9 +28,7 @@ class Step:
 
     def _written(self, index: int) -> Kind:
         """Return the kind of the value that tensor `index` lies in once it is written to."""
-        size, view, kind = self.plan.resizes.get(index), self.views[index], self.kinds[index]
-        if size is not None:
-            return Kind.of(kind.dtype if view is None else view.dtype, size)
+        view, kind = self.views[index], self.kinds[index]
         if view is None:
             return kind
         order = whole_order(view, kind)

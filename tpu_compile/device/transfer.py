@@ -7,18 +7,38 @@ import torch
 from tpu_compile.device.client import device_client
 from tpu_compile.device.trace import LOCK, flush
 from tpu_compile.device.values import Kind, Value, store_of
+from tpu_compile.errors import DeviceError
 from tpu_compile.statistics import RECORDER
 
 
+def require_strided(layout: torch.layout) -> None:
+    """Check that tensors of a layout can be on the device.
+
+    Raises:
+        DeviceError: they cannot.
+    """
+    if layout is not torch.strided:
+        raise DeviceError(
+            f"The device tpu has no {str(layout).removeprefix('torch.')} tensors",
+            ways_out=("to_dense()", "a CPU tensor"),
+        )
+
+
 def value_from_host(tensor: torch.Tensor) -> Value:
-    """Return the data of a CPU tensor as a value of its shape; it is copied."""
+    """Return the data of a CPU tensor as a value of its shape; it is copied.
+
+    Raises:
+        DeviceError: the device has no tensors of its layout or dtype.
+    """
+    require_strided(tensor.layout)
+    kind = Kind.of(tensor.dtype, tensor.shape)
     RECORDER.count("uploads")
     dense = (
         tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     )
     client = device_client()
     array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
-    return Value(Kind.of(dense.dtype, dense.shape), array)
+    return Value(kind, array)
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from lowering.dtypes import is_supported
 from lowering.signature import dense_order, dense_strides
 from tpu_compile.device import compat
+from tpu_compile.errors import DeviceError
 
 # Storages are told apart by address, as memory would be; nothing is ever read from one.
 _addresses = itertools.count(1 << 40, 1 << 30)
@@ -37,10 +39,18 @@ class Kind:
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: Sequence[int]) -> Kind:
-        """Return the kind of values with this dtype and shape."""
+        """Return the kind of values with this dtype and shape.
+
+        Raises:
+            DeviceError: no program can hold the dtype.
+        """
         key = dtype, tuple(shape)
         found = cls._all.get(key)
-        return cls._all.setdefault(key, cls(*key)) if found is None else found
+        if found is not None:
+            return found
+        if not is_supported(dtype):
+            raise DeviceError(f"The device tpu has no tensors of {dtype}", ways_out=("the CPU",))
+        return cls._all.setdefault(key, cls(*key))
 
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
@@ -78,12 +88,18 @@ class Store:
 
 
 class View(NamedTuple):
-    """How a tensor lies in a value that it is not the whole of: offset and strides in elements."""
+    """How a tensor lies in a value that it is not the whole of: offset and strides in elements.
+
+    Torch conjugates and negates lazily too: `is_conj` and `is_neg` say that the tensor is the
+    conjugate, or the negative, of what lies there.
+    """
 
     dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    is_conj: bool = False
+    is_neg: bool = False
 
 
 def store_of(tensor: torch.Tensor) -> Store:
@@ -98,10 +114,22 @@ def view_of(tensor: torch.Tensor, kind: Kind) -> View | None:
         and tensor.dtype is kind.dtype
         and tensor.is_contiguous()
         and not tensor.storage_offset()
+        and not is_lazy(tensor)
     ):
         return None
-    offset = int(tensor.storage_offset())
-    return View(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+    return View(
+        tensor.dtype,
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not what lies in its memory, but the conjugate or the negative of it."""
+    return tensor.is_neg() or (tensor.dtype.is_complex and tensor.is_conj())
 
 
 def whole_order(view: View, kind: Kind) -> tuple[int, ...] | None:
