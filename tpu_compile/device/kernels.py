@@ -10,11 +10,13 @@ import torch
 from torch._ops import OpOverload
 
 from tpu_compile.device import compat, dispatch, fallback
+from tpu_compile.device.storages import retype
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import host_view, value_from_host
 from tpu_compile.device.values import (
     Kind,
     Value,
+    check_device,
     is_on_device,
     memory_layout,
     new_storage,
@@ -28,6 +30,9 @@ aten = torch.ops.aten
 
 KERNELS: dict[OpOverload, Callable[..., Any]] = {}
 
+HOST_KERNELS: dict[OpOverload, Callable[..., Any]] = {}
+"""Kernels of CPU tensors that torch would ask the device for."""
+
 # Change sizes, strides or the storage of a tensor and read no element.
 METADATA = (
     aten.as_strided.default,
@@ -37,7 +42,6 @@ METADATA = (
     aten.view.dtype,
     aten.view_as_real.default,
     aten.view_as_complex.default,
-    aten.set_.source_Storage_storage_offset,
     aten.set_.source_Tensor,
 )
 
@@ -53,15 +57,6 @@ def kernel(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 # --- memory --------------------------------------------------------------------------------------
-
-
-def _check_index(device: torch.device | None) -> None:
-    if device is not None and device.index not in (None, 0):
-        raise DeviceError(
-            f"There is no device {str(device)!r}",
-            why="this process has one device, tpu:0",
-            ways_out=('torch.device("tpu")',),
-        )
 
 
 def _check_layout(layout: torch.layout | None, pin_memory: bool | None) -> None:
@@ -107,7 +102,7 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """A new tensor of these strides; what is in it reads as zeros."""
-    _check_index(device)
+    check_device(device)
     _check_layout(layout, pin_memory)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     size, stride = tuple(size), tuple(stride)
@@ -131,24 +126,41 @@ def resize_(
     )
     storage = self.untyped_storage()
     if needed * self.itemsize > storage.nbytes():
-        storage = _grown(self, needed)
+        storage.resize_(needed * self.itemsize)
     return _set(self, storage, offset, size, stride)
 
 
 _set = compat.as_metadata(aten.set_.source_Storage_storage_offset)
 
 
-def _grown(tensor: torch.Tensor, elements: int) -> torch.UntypedStorage:
-    """Return a larger storage with what the tensor's own holds; other views keep the old one."""
-    old = store_of(tensor).value
-    count = old.kind.elements
-    if count == 0 or old.is_unwritten:
-        return new_storage(Value(Kind.of(tensor.dtype, (elements,))))
-    flat = compat.new_tensor(new_storage(old), old.kind.dtype, (count,), (1,))
-    total = elements * tensor.itemsize // old.kind.dtype.itemsize
-    grown = empty_strided((total,), (1,), dtype=old.kind.dtype)
-    grown.narrow(0, 0, count).copy_(flat)
-    return grown.untyped_storage()
+@kernel(aten.set_.source_Storage_storage_offset)
+def set_storage(
+    self: torch.Tensor,
+    source: torch.UntypedStorage,
+    storage_offset: int,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+) -> torch.Tensor:
+    """`self` as a view of another storage."""
+    if source.device.type != compat.NAME:
+        raise DeviceError(
+            f"A tensor on tpu:0 cannot lie in a storage on {source.device}",
+            ways_out=('tensor.to("tpu") of a tensor in that storage',),
+        )
+    retype(source, self.dtype)
+    return _set(self, source, storage_offset, tuple(size), tuple(stride))
+
+
+@kernel(aten.set_.source_Storage)
+def set_whole_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    """`self` as all of another storage, in one dim."""
+    return set_storage(self, source, 0, (source.nbytes() // self.itemsize,), (1,))
+
+
+@kernel(aten.set_.default)
+def set_nothing(self: torch.Tensor) -> torch.Tensor:
+    """`self` without elements, in a new storage."""
+    return _set(self, new_storage(Value(Kind.of(self.dtype, (0,)))), 0, (0,), (1,))
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -207,6 +219,14 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.shape != other.shape:
         return False
     return bool(torch.eq(self, other).all())
+
+
+def pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A copy in ordinary memory: PJRT pins what it transfers, and no other."""
+    return self.clone()
+
+
+HOST_KERNELS[aten._pin_memory.default] = pin_memory
 
 
 for _op in METADATA:

@@ -21,24 +21,30 @@ def value_from_host(tensor: torch.Tensor) -> Value:
     return Value(Kind.of(dense.dtype, dense.shape), array)
 
 
-def host_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the data of a device tensor as a CPU tensor of the same sizes and strides.
+def host_memory(value: Value) -> torch.Tensor:
+    """Return the elements of `value` as a flat CPU tensor; waits for the device.
 
-    It may share the memory of the array, which must not be written to. Waits for the device.
+    It may share the memory of the array, which must not be written to.
     """
     RECORDER.count("downloads")
-    value = store_of(tensor).value
     with LOCK:
         if value.array is None and value.trace is not None:
             flush()
     if value.error is not None:
         raise value.error
     if value.array is None:
-        memory = torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
-    else:
-        value.array.block_until_ready()
-        memory = device_client().read(value.array, value.kind.dtype).reshape(-1)
-    if tensor.dtype is not value.kind.dtype:
+        return torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
+    value.array.block_until_ready()
+    return device_client().read(value.array, value.kind.dtype).reshape(-1)
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the data of a device tensor as a CPU tensor of the same sizes and strides.
+
+    It may share the memory of the array, which must not be written to. Waits for the device.
+    """
+    memory = host_memory(store_of(tensor).value)
+    if tensor.dtype is not memory.dtype:
         memory = _as_dtype(memory, tensor.dtype)
     view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj():
