@@ -20,8 +20,9 @@ aten = torch.ops.aten
 _LOWER_PRECISION = """
     _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
     conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum
-    mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
-    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
+    mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    scaled_dot_product_attention
 """
 _FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
@@ -44,7 +45,7 @@ _WIDEST = """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """
 # Ops whose overload with a dtype is another one.
-_WITH_DTYPE = {
+_WITH_DTYPE: dict[OpOverload, Callable[..., Any]] = {
     aten.norm.Scalar: lambda self, p=2: aten.norm.ScalarOpt_dtype(self, p, dtype=torch.float32),
     aten.norm.ScalarOpt_dim: lambda self, p, dim, keepdim=False: aten.norm.ScalarOpt_dim_dtype(
         self, p, dim, keepdim, dtype=torch.float32

@@ -200,7 +200,8 @@ def patch_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
     for name, function in functions.items():
         for owner in (torch.accelerator, torch.accelerator.memory):
             if hasattr(owner, name):
-                setattr(owner, name, functools.wraps(getattr(owner, name))(function))
+                original: Callable[..., Any] = getattr(owner, name)
+                setattr(owner, name, functools.update_wrapper(function, original))
 
 
 def _patch_printing() -> None:

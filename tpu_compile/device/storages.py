@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from lowering.signature import dense_strides
 from tpu_compile.device import compat
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import host_memory, value_from_host
-from tpu_compile.device.values import Kind, Value, check_device, new_storage, store_of
+from tpu_compile.device.values import Kind, Value, check_device, new_storage, new_tensor, store_of
 from tpu_compile.errors import DeviceError
 
 Storage = torch.UntypedStorage
@@ -50,8 +51,14 @@ def cpu(self: Storage) -> Storage:
 
 @method
 def clone(self: Storage) -> Storage:
-    """A storage with the same contents, which is not copied before one of them is written to."""
-    return new_storage(_contents(self).value, self.nbytes())
+    """A storage with a copy of the contents."""
+    return new_storage(_copied(_contents(self).value), self.nbytes())
+
+
+def _copied(value: Value) -> Value:
+    """Return a copy with an array of its own: compiled graphs may donate that of `value`."""
+    shape = value.kind.shape
+    return store_of(new_tensor(value, shape, dense_strides(shape, range(len(shape)))).clone()).value
 
 
 @method
@@ -68,10 +75,10 @@ def copy_(self: Storage, source: Storage, non_blocking: bool | None = None) -> S
         )
     with LOCK:
         if source.device.type == "cpu":
-            memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source)  # type: ignore[call-overload]
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source)
             _write(self, memory)
         else:
-            _contents(self).value = _contents(source).value
+            _contents(self).value = _copied(_contents(source).value)
     return self
 
 
