@@ -45,7 +45,7 @@ def __dlpack__(
     if dl_device is None or tuple(dl_device) != _CPU:
         raise BufferError(
             f"can't export a {self.device} device tensor through DLPack. Use Tensor.cpu() to copy "
-            'the tensor to host memory first, or ask for it: from_dlpack(tensor, device="cpu").'
+            'the tensor to host memory first, or numpy.from_dlpack(tensor, device="cpu").'
         )
     if copy is False:
         raise BufferError(f"a {self.device} device tensor is not in host memory: it must be copied")

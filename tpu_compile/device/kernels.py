@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from lowering.signature import dense_strides
 from tpu_compile.device import compat, dispatch, fallback
 from tpu_compile.device.storages import retype
 from tpu_compile.device.trace import LOCK
@@ -147,8 +148,9 @@ def set_storage(
             f"A tensor on tpu:0 cannot lie in a storage on {source.device}",
             ways_out=('tensor.to("tpu") of a tensor in that storage',),
         )
-    retype(source, self.dtype)
-    return _set(self, source, storage_offset, tuple(size), tuple(stride))
+    stride = tuple(stride) or dense_strides(tuple(size), range(len(size)))
+    retype(source, self.dtype, size, stride, storage_offset)
+    return _set(self, source, storage_offset, tuple(size), stride)
 
 
 @kernel(aten.set_.source_Storage)

@@ -6,7 +6,7 @@ memory is replaced by one that goes through the storage's contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,16 @@ from lowering.signature import dense_strides
 from tpu_compile.device import compat
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import host_memory, value_from_host
-from tpu_compile.device.values import Kind, Value, check_device, new_storage, new_tensor, store_of
+from tpu_compile.device.values import (
+    Kind,
+    Value,
+    check_device,
+    memory_layout,
+    new_storage,
+    new_tensor,
+    store_in,
+    store_of,
+)
 from tpu_compile.errors import DeviceError
 
 Storage = torch.UntypedStorage
@@ -36,14 +45,10 @@ def make(size: int = 0, device: Any = None) -> Storage:
     return new_storage(Value(Kind.of(torch.uint8, (size,))))
 
 
-def _contents(storage: Storage) -> Any:
-    return storage.store  # type: ignore[attr-defined]
-
-
 @method
 def cpu(self: Storage) -> Storage:
     """A copy of the bytes on the CPU; waits for the device."""
-    memory = host_memory(_contents(self).value)
+    memory = host_memory(store_in(self).value)
     if memory.is_complex():
         memory = torch.view_as_real(memory).reshape(-1)
     return memory.view(torch.uint8).clone().untyped_storage()
@@ -52,7 +57,7 @@ def cpu(self: Storage) -> Storage:
 @method
 def clone(self: Storage) -> Storage:
     """A storage with a copy of the contents."""
-    return new_storage(_copied(_contents(self).value), self.nbytes())
+    return new_storage(_copied(store_in(self).value), self.nbytes())
 
 
 def _copied(value: Value) -> Value:
@@ -78,16 +83,16 @@ def copy_(self: Storage, source: Storage, non_blocking: bool | None = None) -> S
             memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source)
             _write(self, memory)
         else:
-            _contents(self).value = _copied(_contents(source).value)
+            store_in(self).value = _copied(store_in(source).value)
     return self
 
 
 def _write(storage: Storage, memory: torch.Tensor) -> None:
     """Give a storage the bytes of a CPU tensor, as elements of the dtype that it had."""
-    dtype = _contents(storage).value.kind.dtype
+    dtype = store_in(storage).value.kind.dtype
     if memory.numel() % dtype.itemsize == 0:
         memory = memory.view(dtype)
-    _contents(storage).value = value_from_host(memory)
+    store_in(storage).value = value_from_host(memory)
 
 
 @method
@@ -95,9 +100,9 @@ def resize_(self: Storage, size: int) -> Storage:
     """`self` with `size` bytes, the first of which stay as they are; every view of it sees them."""
     with LOCK:
         if size != self.nbytes():
-            contents = _resized(_contents(self).value, size)
+            contents = _resized(store_in(self).value, size)
             compat.swap_memory(self, new_storage(contents, size))
-            _contents(self).value = contents
+            store_in(self).value = contents
     return self
 
 
@@ -187,18 +192,22 @@ def _share_filename_cpu_(self: Storage, *args: Any, **kwargs: Any) -> Any:
     share_memory_(self)
 
 
-def retype(storage: Storage, dtype: torch.dtype) -> None:
-    """Keep the contents as elements of `dtype` if they came as bytes, as those of a file do.
+def retype(
+    storage: Storage, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int
+) -> None:
+    """Keep the contents as the elements of a tensor in `storage`, if they came as bytes.
 
-    Otherwise each op on a tensor in this storage would have to convert them.
+    Those of a file do. Otherwise each op on the tensor would have to convert them.
     """
     with LOCK:
-        value = _contents(storage).value
-        if value.kind.dtype is torch.uint8 and dtype is not torch.uint8 and value.trace is None:
-            elements, rest = divmod(value.kind.elements, dtype.itemsize)
-            if rest or not elements:
-                return
-            if value.is_unwritten:
-                _contents(storage).value = Value(Kind.of(dtype, (elements,)))
-            else:
-                _contents(storage).value = value_from_host(host_memory(value).view(dtype))
+        value = store_in(storage).value
+        gapless, _, shape = memory_layout(tuple(size), tuple(stride))
+        kind = Kind.of(dtype, shape)
+        came_as_bytes = value.kind.dtype is torch.uint8 and len(value.kind.shape) == 1
+        is_whole = kind.nbytes == value.kind.nbytes and not offset and gapless == tuple(stride)
+        if not (came_as_bytes and is_whole) or kind is value.kind or value.trace is not None:
+            return
+        if value.is_unwritten:
+            store_in(storage).value = Value(kind)
+        elif value.array is not None:
+            store_in(storage).value = value_from_host(host_memory(value).view(dtype).view(shape))

@@ -88,18 +88,22 @@ class View(NamedTuple):
 
 
 def store_of(tensor: torch.Tensor) -> Store:
-    """Return the contents of the storage of a device tensor.
+    """Return the contents of the storage of a device tensor."""
+    return store_in(tensor.untyped_storage())
+
+
+def store_in(storage: torch.UntypedStorage) -> Store:
+    """Return the contents of a storage of the device.
 
     Raises:
         DeviceError: other code made the storage, which has none.
     """
     try:
-        return tensor.untyped_storage().store  # type: ignore[attr-defined]
+        return storage.store  # type: ignore[attr-defined]
     except AttributeError as error:
         raise DeviceError(
-            f"A {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} tensor on "
-            f"{tensor.device} has no contents",
-            why="its storage was not made by tpu_compile",
+            f"A storage on {storage.device} has no contents",
+            why="it was not made by tpu_compile",
             ways_out=('tensor.to("tpu") of a CPU tensor',),
         ) from error
 
