@@ -32,7 +32,7 @@ from tpu_compile.runtime import pjrt, platforms
     ],
 )
 def test_there_is_one_device(make: Callable[[], Any]) -> None:
-    with pytest.raises(tpu_compile.DeviceError, match="no device 'tpu:7'.*one device, tpu:0"):
+    with pytest.raises(tpu_compile.DeviceError, match=r"no device 'tpu:7'.*one device, tpu:0"):
         make()
 
 
@@ -78,7 +78,7 @@ def test_module_and_input_on_different_devices() -> None:
 
 
 def test_layouts_that_the_device_has_not() -> None:
-    with pytest.raises(RuntimeError, match=r"(?i)sparse"):
+    with pytest.raises(tpu_compile.DeviceError, match="no sparse tensors"):
         torch.eye(2, device="tpu").to_sparse()
 
 

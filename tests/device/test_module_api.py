@@ -98,7 +98,7 @@ def test_memory_of_ops_that_wait_counts() -> None:
     before = torch.tpu.memory_allocated()
     with tpu_compile.device.mode("fused"):
         x = torch.ones(1000, device="tpu")
-        assert torch.tpu.memory_allocated() == before + 4000
+        assert 4000 <= torch.tpu.memory_allocated() - before < 4100  # and a number or two
     del x
 
 
@@ -194,7 +194,7 @@ def test_rng_states() -> None:
 
 def test_generators() -> None:
     """A generator of the device cannot be made from Python; those of the CPU do."""
-    with pytest.raises((RuntimeError, NotImplementedError), match="tpu_compile|PrivateUse1"):
+    with pytest.raises((RuntimeError, NotImplementedError), match="PrivateUse1"):
         torch.Generator(device="tpu")
     generator = torch.Generator().manual_seed(5)
     one = torch.rand(4, device="tpu", generator=generator)

@@ -117,7 +117,7 @@ def test_set_() -> None:
     assert y.numel() == 0
     with pytest.raises(tpu_compile.DeviceError, match="storage on cpu"):
         y.set_(torch.zeros(2).untyped_storage(), 0, (2,))
-    with pytest.raises(RuntimeError, match="not resizable|out of bounds"):
+    with pytest.raises(RuntimeError, match=r"not resizable|out of bounds"):
         y.set_(x.untyped_storage(), 0, (9,))
 
 
@@ -139,6 +139,22 @@ def test_views_of_other_dtypes_write_through() -> None:
     assert x.tolist() == [0, 0]
     x.view(torch.int16).fill_(0x3F80)
     assert x.view(torch.int16).tolist() == [0x3F80] * 4
+
+
+def test_in_place_views_keep_the_storage() -> None:
+    x = device_tensor(1, 2, 3, 4).view(2, 1, 2)
+    view = x[1]
+    for change in (
+        lambda: view.squeeze_(0),
+        lambda: view.unsqueeze_(1),
+        lambda: view.transpose_(0, 1),
+        lambda: view.t_(),
+        lambda: view.as_strided_((2,), (1,)),
+    ):
+        change()
+        assert view.data_ptr() == x.data_ptr() + 8
+    view.fill_(9)
+    assert x.tolist() == [[[1, 2]], [[9, 9]]]
 
 
 def test_in_place_ops_raise_the_version() -> None:

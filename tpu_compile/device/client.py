@@ -40,6 +40,21 @@ def device_client() -> Client:
     return _client
 
 
+def explained(error: Exception) -> DeviceError:
+    """Return what to raise for an error of PJRT's: the device's memory is full, or it failed."""
+    if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
+        return DeviceError(
+            "The device tpu is out of memory",
+            why=str(error),
+            ways_out=(
+                "a smaller batch",
+                "del of tensors that are no longer used (torch.tpu.memory_allocated tells)",
+                "torch.no_grad where no gradients are needed",
+            ),
+        )
+    return DeviceError("The device tpu failed", why=str(error))
+
+
 def opened() -> bool:
     """Whether the client is open."""
     return _client is not None and _client.is_open and not _forked

@@ -37,6 +37,7 @@ HOST_KERNELS: dict[OpOverload, Callable[..., Any]] = {}
 # Change sizes, strides or the storage of a tensor and read no element.
 METADATA = (
     aten.as_strided.default,
+    aten.as_strided_.default,
     aten.view.default,
     aten._reshape_alias.default,
     aten.unfold.default,
@@ -112,6 +113,12 @@ def empty_strided(
         reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         shape = (reach,)
     return compat.new_tensor(new_storage(Value(Kind.of(dtype, shape))), dtype, size, stride)
+
+
+@kernel(aten._efficientzerotensor.default)
+def zeros(size: Sequence[int], **kwargs: Any) -> torch.Tensor:
+    """Zeros, as forward-mode autograd makes them."""
+    return empty(size, **kwargs)
 
 
 @kernel(aten.resize_.default)
@@ -226,6 +233,28 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
 def pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     """A copy in ordinary memory: PJRT pins what it transfers, and no other."""
     return self.clone()
+
+
+@kernel(aten.record_stream.default)
+def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:
+    """Nothing: memory is freed after the work that uses it, and there is one queue."""
+
+
+def to_sparse(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Refused.
+
+    Raises:
+        DeviceError: always.
+    """
+    raise DeviceError(
+        "The device tpu has no sparse tensors", ways_out=("tensor.cpu() before the conversion",)
+    )
+
+
+for _name in ("_to_sparse", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
+    for _overload in getattr(aten, _name).overloads():
+        if not _overload.endswith("out"):
+            KERNELS[getattr(getattr(aten, _name), _overload)] = to_sparse
 
 
 HOST_KERNELS[aten._pin_memory.default] = pin_memory

@@ -96,6 +96,10 @@ def is_initialized() -> bool:
     return opened()
 
 
+# Checkpoints restore the state of a device's random numbers only if this says that it is in use.
+_initialized = True
+
+
 def _lazy_init() -> None:
     init()
 

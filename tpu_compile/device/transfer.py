@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tpu_compile.device.client import device_client
+from tpu_compile.device.client import device_client, explained
 from tpu_compile.device.trace import LOCK, flush
 from tpu_compile.device.values import Kind, Value, store_of
+from tpu_compile.runtime.pjrt import RUNTIME_ERRORS
 from tpu_compile.statistics import RECORDER
 
 
@@ -17,7 +18,10 @@ def value_from_host(tensor: torch.Tensor) -> Value:
         tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     )
     client = device_client()
-    array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
+    try:
+        array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
+    except RUNTIME_ERRORS as error:
+        raise explained(error) from error
     return Value(Kind.of(dense.dtype, dense.shape), array)
 
 
@@ -34,7 +38,10 @@ def host_memory(value: Value) -> torch.Tensor:
         raise value.error
     if value.array is None:
         return torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
-    value.array.block_until_ready()
+    try:
+        value.array.block_until_ready()
+    except RUNTIME_ERRORS as error:
+        raise explained(error) from error
     return device_client().read(value.array, value.kind.dtype).reshape(-1)
 
 
