@@ -2,8 +2,8 @@
 
     python examples/tutorials/dcgan.py [tpu|cpu]
 
-Nothing but the line `device = ...` knows of the TPU. Noise is drawn on the CPU, so that both devices
-see the same and their losses can be compared.
+Nothing but the line `device = ...` knows of the TPU. Noise is drawn on the CPU, so that both
+devices see the same and their losses can be compared.
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def main() -> None:
             error_g.backward()
             optimizer_g.step()
             if step % 5 == 0:
-                error_d = (error_real + error_fake).item()
-                print(f"epoch {epoch} step {step} loss {error_d:.6f} generator loss {error_g.item():.6f}")
+                losses = (error_real + error_fake).item(), error_g.item()
+                print(
+                    f"epoch {epoch} step {step} loss {losses[0]:.6f} generator loss {losses[1]:.6f}"
+                )
 
 
 if __name__ == "__main__":

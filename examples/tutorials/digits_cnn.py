@@ -56,7 +56,8 @@ def test(model: nn.Module, loader: DataLoader) -> None:
             data, target = data.to(device), target.to(device)
             output = model(data)
             loss += F.nll_loss(output, target, reduction="sum").item()
-            correct += output.argmax(dim=1, keepdim=True).eq(target.view_as(output[:, :1])).sum().item()
+            prediction = output.argmax(dim=1, keepdim=True)
+            correct += prediction.eq(target.view_as(prediction)).sum().item()
             count += len(data)
     print(f"held-out loss {loss / count:.6f} accuracy {correct / count:.3f}")
 

@@ -2,8 +2,8 @@
 
     python examples/tutorials/vae.py [tpu|cpu]
 
-Nothing but the line `device = ...` knows of the TPU. Noise is drawn on the CPU, so that both devices
-see the same and their losses can be compared.
+Nothing but the line `device = ...` knows of the TPU. Noise is drawn on the CPU, so that both
+devices see the same and their losses can be compared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main() -> None:
         for x in images.split(64):
             x = x.to(device)
             optimizer.zero_grad()
-            loss = loss_function(*_with_input(model, x))
+            output, mean, log_variance = model(x)
+            loss = loss_function(output, x, mean, log_variance)
             loss.backward()
             total += loss.item()
             optimizer.step()
@@ -71,11 +72,6 @@ def main() -> None:
     with torch.no_grad():
         picture = model.decode(torch.zeros(1, 8, device=device)).view(8, 8).cpu()
     print("\n".join("".join(" .:-=+*#%@"[int(9.99 * p)] for p in row) for row in picture.tolist()))
-
-
-def _with_input(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    output, mean, log_variance = model(x)
-    return output, x, mean, log_variance
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ A new torch release is this file's work: `require_hooks` says what a release lac
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,24 @@ NAME = "tpu"
 KEY = "PrivateUse1"
 """The dispatch key of a plugin's device."""
 AUTOGRAD_KEY = "AutogradPrivateUse1"
+AUTOCAST_KEY = "AutocastPrivateUse1"
 _CPU = DispatchKeySet(DispatchKey.CPU)
 
 # What is used of torch's private side, as (owner, attribute).
 _HOOKS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_acc"),
     (torch._C, "_construct_storage_from_data_pointer"),
+    (torch._C, "_dispatch_get_all_op_names"),
     (torch._C, "_dispatch_get_registrations_for_dispatch_key"),
     (torch._C, "_get_privateuse1_backend_name"),
+    (torch._C, "_ExcludeDispatchKeyGuard"),
+    (DispatchKey, AUTOCAST_KEY),
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (getattr(torch._C, "_acc", None), "create_empty_tensor"),
     (OpOverload, "redispatch"),
+    (torch._tensor_str, "_tensor_str"),
+    (torch.accelerator, "memory"),
+    (torch.UntypedStorage, "_swap_data_ptr_"),
 )
 
 
@@ -136,6 +143,98 @@ def composite_overloads() -> list[tuple[OpOverload, bool]]:
     return list(found.items())
 
 
+def aten_overloads(prefixes: tuple[str, ...]) -> list[OpOverload]:
+    """Return the overloads of ATen whose names begin with one of `prefixes`."""
+    found = []
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace == "aten" and packet.startswith(prefixes):
+            found.append(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+    return found
+
+
+def swap_memory(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+    """Exchange address and size of two storages of the device, in place.
+
+    torch swaps with an empty storage, or with one of the same size: here with both in turn.
+    """
+    swap: Any = storage._swap_data_ptr_  # type: ignore[attr-defined]
+    swap(new_storage(0, storage.device, 0))
+    swap(other)
+
+
+def no_autocast() -> Any:
+    """Return a context in which ops of the device run without autocast."""
+    return torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(getattr(DispatchKey, AUTOCAST_KEY)))
+
+
+# --- what torch must be told, or does otherwise ---------------------------------------------------
+
+
 def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
     torch.__future__.set_swap_module_params_on_conversion(True)
+    _patch_printing()
+
+
+def patch_storages(
+    make: Callable[..., torch.UntypedStorage], methods: Mapping[str, Callable[..., Any]]
+) -> None:
+    """Let `torch.UntypedStorage` make storages of the device, and use `methods` on them."""
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
+    _patch_new(torch.UntypedStorage, make)
+    patch_methods(torch.UntypedStorage, methods)
+
+
+def patch_methods(owner: Any, methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Use `methods` in place of those of `owner` on objects of the device."""
+    for name, method in methods.items():
+        _patch_method(owner, name, method)
+
+
+def patch_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Use `functions` in place of those of `torch.accelerator`, whose C++ side has no memory."""
+    for name, function in functions.items():
+        for owner in (torch.accelerator, torch.accelerator.memory):
+            if hasattr(owner, name):
+                original: Callable[..., Any] = getattr(owner, name)
+                setattr(owner, name, functools.update_wrapper(function, original))
+
+
+def _patch_printing() -> None:
+    """Print tensors from a CPU copy: torch's printing is a dozen programs otherwise."""
+    original = torch._tensor_str._tensor_str
+
+    @functools.wraps(original)
+    def elements_text(self: torch.Tensor, indent: int) -> str:
+        return str(original(self.cpu() if self.device.type == NAME else self, indent))  # type: ignore[no-untyped-call]
+
+    torch._tensor_str._tensor_str = elements_text
+
+
+def _patch_new(owner: Any, make: Callable[..., torch.UntypedStorage]) -> None:
+    original = owner.__new__
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is not None:
+            if torch.device(device).type == NAME:
+                return make(*args, device=device, **kwargs)
+            kwargs["device"] = device
+        return original(cls, *args, **kwargs)
+
+    owner.__new__ = new
+
+
+def _patch_method(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == NAME:
+            return method(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, patched)

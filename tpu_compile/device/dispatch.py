@@ -172,7 +172,7 @@ def _step(call: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Step | No
     template = _Template(call.lifts)
     described = [template.of(item) for item in args]
     named = {name: template.of(item) for name, item in kwargs.items()}
-    dtypes = [specs[0].dtype] * len(call.numbers) if call.numbers else []
+    dtypes = [specs[0].dtype for _ in call.numbers]
     try:
         plan = make_plan(call.op, described, named, specs, dtypes, device_client().platform)
     except NotCompilableError as error:

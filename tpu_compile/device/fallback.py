@@ -118,5 +118,13 @@ def from_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def resize(tensor: torch.Tensor, size: tuple[int, ...]) -> None:
-    """Give a tensor another size, contiguous, in the storage that it has."""
+    """Give a tensor, to which an op writes its result, another size; warn as torch does."""
+    if tensor.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(tensor.shape)}, which does not match the required output shape {list(size)}. "
+            "Resize it to zero elements first with t.resize_(0).",
+            UserWarning,
+            stacklevel=2,
+        )
     torch.ops.aten.resize_.default(tensor, list(size))

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from lowering.signature import dense_strides
 from tpu_compile.device import compat, dispatch, fallback
+from tpu_compile.device.storages import retype
 from tpu_compile.device.trace import LOCK
 from tpu_compile.device.transfer import host_view, require_strided, value_from_host
 from tpu_compile.device.values import (
     Kind,
     Value,
+    check_device,
     is_on_device,
     memory_layout,
     new_storage,
@@ -28,16 +31,19 @@ aten = torch.ops.aten
 
 KERNELS: dict[OpOverload, Callable[..., Any]] = {}
 
+HOST_KERNELS: dict[OpOverload, Callable[..., Any]] = {}
+"""Kernels of CPU tensors that torch would ask the device for."""
+
 # Change sizes, strides or the storage of a tensor and read no element.
 METADATA = (
     aten.as_strided.default,
+    aten.as_strided_.default,
     aten.view.default,
     aten._reshape_alias.default,
     aten.unfold.default,
     aten.view.dtype,
     aten.view_as_real.default,
     aten.view_as_complex.default,
-    aten.set_.source_Storage_storage_offset,
     aten.set_.source_Tensor,
 )
 
@@ -53,15 +59,6 @@ def kernel(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 # --- memory --------------------------------------------------------------------------------------
-
-
-def _check_index(device: torch.device | None) -> None:
-    if device is not None and device.index not in (None, 0):
-        raise DeviceError(
-            f"There is no device {str(device)!r}",
-            why="this process has one device, tpu:0",
-            ways_out=('torch.device("tpu")',),
-        )
 
 
 def _check_layout(layout: torch.layout | None, pin_memory: bool | None) -> None:
@@ -104,7 +101,7 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """A new tensor of these strides; what is in it reads as zeros."""
-    _check_index(device)
+    check_device(device)
     _check_layout(layout, pin_memory)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     size, stride = tuple(size), tuple(stride)
@@ -113,6 +110,12 @@ def empty_strided(
         reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         shape = (reach,)
     return compat.new_tensor(new_storage(Value(Kind.of(dtype, shape))), dtype, size, stride)
+
+
+@kernel(aten._efficientzerotensor.default)
+def zeros(size: Sequence[int], **kwargs: Any) -> torch.Tensor:
+    """Zeros, as forward-mode autograd makes them."""
+    return empty(size, **kwargs)
 
 
 @kernel(aten.resize_.default)
@@ -128,24 +131,42 @@ def resize_(
     )
     storage = self.untyped_storage()
     if needed * self.itemsize > storage.nbytes():
-        storage = _grown(self, needed)
+        storage.resize_(needed * self.itemsize)
     return _set(self, storage, offset, size, stride)
 
 
 _set = compat.as_metadata(aten.set_.source_Storage_storage_offset)
 
 
-def _grown(tensor: torch.Tensor, elements: int) -> torch.UntypedStorage:
-    """Return a larger storage with what the tensor's own holds; other views keep the old one."""
-    old = store_of(tensor).value
-    count = old.kind.elements
-    if count == 0 or old.is_unwritten:
-        return new_storage(Value(Kind.of(tensor.dtype, (elements,))))
-    flat = compat.new_tensor(new_storage(old), old.kind.dtype, (count,), (1,))
-    total = elements * tensor.itemsize // old.kind.dtype.itemsize
-    grown = empty_strided((total,), (1,), dtype=old.kind.dtype)
-    grown.narrow(0, 0, count).copy_(flat)
-    return grown.untyped_storage()
+@kernel(aten.set_.source_Storage_storage_offset)
+def set_storage(
+    self: torch.Tensor,
+    source: torch.UntypedStorage,
+    storage_offset: int,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+) -> torch.Tensor:
+    """`self` as a view of another storage."""
+    if source.device.type != compat.NAME:
+        raise DeviceError(
+            f"A tensor on tpu:0 cannot lie in a storage on {source.device}",
+            ways_out=('tensor.to("tpu") of a tensor in that storage',),
+        )
+    stride = tuple(stride) or dense_strides(tuple(size), range(len(size)))
+    retype(source, self.dtype, size, stride, storage_offset)
+    return _set(self, source, storage_offset, tuple(size), stride)
+
+
+@kernel(aten.set_.source_Storage)
+def set_whole_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    """`self` as all of another storage, in one dim."""
+    return set_storage(self, source, 0, (source.nbytes() // self.itemsize,), (1,))
+
+
+@kernel(aten.set_.default)
+def set_nothing(self: torch.Tensor) -> torch.Tensor:
+    """`self` without elements, in a new storage."""
+    return _set(self, new_storage(Value(Kind.of(self.dtype, (0,)))), 0, (0,), (1,))
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -250,6 +271,39 @@ def _fill(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if out.shape != value.shape:
         out.resize_(value.shape)
     return out.copy_(value)
+
+
+# --- what hosts and other devices are asked -------------------------------------------------------
+
+
+def pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A copy in ordinary memory: PJRT pins what it transfers, and no other."""
+    return self.clone()
+
+
+@kernel(aten.record_stream.default)
+def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:
+    """Nothing: memory is freed after the work that uses it, and there is one queue."""
+
+
+def to_sparse(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Refused.
+
+    Raises:
+        DeviceError: always.
+    """
+    raise DeviceError(
+        "The device tpu has no sparse tensors", ways_out=("tensor.cpu() before the conversion",)
+    )
+
+
+for _name in ("_to_sparse", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
+    for _overload in getattr(aten, _name).overloads():
+        if not _overload.endswith("out"):
+            KERNELS[getattr(getattr(aten, _name), _overload)] = to_sparse
+
+
+HOST_KERNELS[aten._pin_memory.default] = pin_memory
 
 
 for _op in METADATA:

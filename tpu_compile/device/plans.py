@@ -152,9 +152,10 @@ def make_plan(
 
         filled, named = pytree.tree_map(fill, (list(args), dict(kwargs)), is_leaf=_is_place)
         result = _result_of(op, filled, named, lifted=bool(numbers))
-        returned[:] = list(result) if isinstance(result, (tuple, list)) else [result]
-        if not op._schema.returns:
-            returned.clear()
+        if isinstance(result, (tuple, list)):
+            returned[:] = result
+        else:
+            returned[:] = [] if result is None else [result]
         shapes.update({index: tuple(tensors[index].shape) for index in written})
         if len(aliases) == 1 and len(returned) != 1:
             aliases[:] = aliases * len(returned)
@@ -210,6 +211,8 @@ def _is_place(item: Any) -> bool:
 def _result_of(op: OpOverload, args: list[Any], kwargs: dict[str, Any], *, lifted: bool) -> Any:
     if lifted:
         return lifted_call(op, args, kwargs)
+    if op in _OTHERWISE:
+        return _OTHERWISE[op](*args, **kwargs)
     form = functional_form(op) if out_names(op) else None
     if form is None:
         return op(*args, **kwargs)
@@ -218,6 +221,28 @@ def _result_of(op: OpOverload, args: list[Any], kwargs: dict[str, Any], *, lifte
     for out, value in zip(outs, result if isinstance(result, tuple) else [result], strict=True):
         _store(value, out)
     return tuple(outs)
+
+
+def _random_from(
+    self: torch.Tensor, start: int, end: int | None, *, generator: None = None
+) -> torch.Tensor:
+    if end is None:
+        raise NotCompilableError("it has no end")
+    return self.copy_(torch.ops.aten.randint_like.low_dtype(self, start, end))
+
+
+def _randperm(n: int, generator: None = None, *, out: torch.Tensor) -> torch.Tensor:
+    _store(torch.ops.aten.randperm.default(n, dtype=out.dtype, device="cpu"), out)
+    return out
+
+
+# Computed otherwise than by their functional forms: those take generators, and one of them is
+# `aten.random.from`, which torch.fx cannot write as Python.
+_OTHERWISE: dict[OpOverload, Callable[..., Any]] = {
+    getattr(torch.ops.aten.random_, "from"): _random_from,
+    torch.ops.aten.randperm.generator_out: _randperm,
+    torch.ops.aten.randperm.out: _randperm,
+}
 
 
 def _store(value: torch.Tensor, out: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from lowering import LoweringOptions, lower_graph
 from tpu_compile import loading
+from tpu_compile.device.client import explained
 from tpu_compile.device.fusion import Input, Recorded, fused_graph
 from tpu_compile.device.values import Value
 from tpu_compile.history import GraphName
@@ -83,7 +84,10 @@ class Program:
         if self._key_plan is not None:
             data = numpy.frombuffer(b"".join(keys), dtype=numpy.uint8).reshape(-1, 8).copy()
             arrays.append(self._client.put(torch.from_numpy(data), self._key_plan))
-        results = pjrt.execute(self._executable, arrays, self._handlers)
+        try:
+            results = pjrt.execute(self._executable, arrays, self._handlers)
+        except pjrt.RUNTIME_ERRORS as error:
+            raise explained(error) from error
         RECORDER.count_execution()
         return [results[index] for index in self._outputs]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tpu_compile.device import attention, compat, dispatch, module
-from tpu_compile.device.kernels import KERNELS
+from tpu_compile.device import attention, autocast, compat, dispatch, exports, module, storages
+from tpu_compile.device.kernels import HOST_KERNELS, KERNELS
 from tpu_compile.device.schemas import is_computed
 from tpu_compile.device.trace import flush
 
@@ -34,6 +35,9 @@ def enable() -> None:
         compat.register_device(module, compat.Hooks(), compat.Guard())
         _register_kernels()
         compat.patch()
+        compat.patch_storages(storages.make, storages.METHODS)
+        compat.patch_methods(torch.Tensor, exports.METHODS)
+        compat.patch_accelerator(module.ACCELERATOR)
         register_optimizer_step_post_hook(_after_optimizer_step)
 
 
@@ -48,12 +52,21 @@ def _register_kernels() -> None:
     aten = torch.library.Library("aten", "IMPL")
     for overload, kernel in KERNELS.items():
         aten.impl(_name(overload), kernel, compat.KEY)
-    for overload in _computed():
-        aten.impl(_name(overload), functools.partial(dispatch.run, overload), compat.KEY)
+    lists = dict(_writing_to_lists())
+    for overload in {*lists, *_computed()} - set(KERNELS):
+        kernel = functools.partial(dispatch.run, overload)
+        if overload in lists:
+            kernel = _counted(kernel, lists[overload])
+        aten.impl(_name(overload), kernel, compat.KEY)
     # Above autograd, which differentiates what it is made of.
     aten.impl(
         "scaled_dot_product_attention", attention.scaled_dot_product_attention, compat.AUTOGRAD_KEY
     )
+    for overload, kernel in HOST_KERNELS.items():
+        aten.impl(_name(overload), kernel, "CPU")
+    everything.fallback(torch.library.fallthrough_kernel, compat.AUTOCAST_KEY)
+    for overload, kernel in autocast.kernels():
+        aten.impl(_name(overload), kernel, compat.AUTOCAST_KEY)
     _libraries.extend([everything, aten])
 
 
@@ -62,6 +75,31 @@ def _computed() -> Iterator[OpOverload]:
     for overload, is_structured in compat.composite_overloads():
         if overload not in KERNELS and (is_structured or is_computed(overload)):
             yield overload
+
+
+def _writing_to_lists() -> Iterator[tuple[OpOverload, list[int]]]:
+    """Yield the overloads that write to lists of tensors, with the positions of those."""
+    for overload in compat.aten_overloads(("_foreach_", "_fused_", "_amp_foreach_")):
+        positions = [
+            index
+            for index, argument in enumerate(overload._schema.arguments)
+            if argument.alias_info and argument.alias_info.is_write and not argument.is_out
+        ]
+        if positions:
+            yield overload, positions
+
+
+def _counted(kernel: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """Return a kernel that raises the versions of tensors in lists, as torch does of all others."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        for item in [args[position] for position in positions if position < len(args)]:
+            tensors = item if isinstance(item, (list, tuple)) else ()
+            increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+        return result
+
+    return run
 
 
 def _name(overload: Any) -> str:

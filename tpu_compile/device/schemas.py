@@ -64,7 +64,10 @@ def _kind(argument: Any) -> str:
 
 
 def is_computed(op: OpOverload) -> bool:
-    """Whether an op that torch would make of others is better one program of ours."""
+    """Whether an op that torch would make of others is better one program of ours.
+
+    Views are not, nor what changes the sizes of a tensor in place (`squeeze_`).
+    """
     arguments: Sequence[Any] = op._schema.arguments
     takes_tensor = any("Tensor" in str(argument.type) for argument in arguments)
     places = any(argument.name == "device" for argument in arguments)
@@ -73,6 +76,7 @@ def is_computed(op: OpOverload) -> bool:
     form = functional_form(op) if op._schema.is_mutable else op
     return (
         form is not None
+        and not is_view(form)
         and form not in _NOT_COMPUTED
         and (form in REGISTRY or form in decomposition_table())
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from tpu_compile.device.client import device_client
+from tpu_compile.device.client import device_client, explained
 from tpu_compile.device.trace import LOCK, flush
 from tpu_compile.device.values import Kind, Value, store_of
 from tpu_compile.errors import DeviceError
+from tpu_compile.runtime.pjrt import RUNTIME_ERRORS
 from tpu_compile.statistics import RECORDER
 
 
@@ -37,8 +38,31 @@ def value_from_host(tensor: torch.Tensor) -> Value:
         tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     )
     client = device_client()
-    array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
+    try:
+        array = client.put(dense, client.put_plan(dense.shape, dense.dtype))
+    except RUNTIME_ERRORS as error:
+        raise explained(error) from error
     return Value(kind, array)
+
+
+def host_memory(value: Value) -> torch.Tensor:
+    """Return the elements of `value` as a flat CPU tensor; waits for the device.
+
+    It may share the memory of the array, which must not be written to.
+    """
+    RECORDER.count("downloads")
+    with LOCK:
+        if value.array is None and value.trace is not None:
+            flush()
+    if value.error is not None:
+        raise value.error
+    if value.array is None:
+        return torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
+    try:
+        value.array.block_until_ready()
+    except RUNTIME_ERRORS as error:
+        raise explained(error) from error
+    return device_client().read(value.array, value.kind.dtype).reshape(-1)
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
@@ -46,19 +70,8 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
 
     It may share the memory of the array, which must not be written to. Waits for the device.
     """
-    RECORDER.count("downloads")
-    value = store_of(tensor).value
-    with LOCK:
-        if value.array is None and value.trace is not None:
-            flush()
-    if value.error is not None:
-        raise value.error
-    if value.array is None:
-        memory = torch.zeros(value.kind.elements, dtype=value.kind.dtype, device="cpu")
-    else:
-        value.array.block_until_ready()
-        memory = device_client().read(value.array, value.kind.dtype).reshape(-1)
-    if tensor.dtype is not value.kind.dtype:
+    memory = host_memory(store_of(tensor).value)
+    if tensor.dtype is not memory.dtype:
         memory = _as_dtype(memory, tensor.dtype)
     view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj():

@@ -104,7 +104,23 @@ class View(NamedTuple):
 
 def store_of(tensor: torch.Tensor) -> Store:
     """Return the contents of the storage of a device tensor."""
-    return tensor.untyped_storage().store  # type: ignore[attr-defined]
+    return store_in(tensor.untyped_storage())
+
+
+def store_in(storage: torch.UntypedStorage) -> Store:
+    """Return the contents of a storage of the device.
+
+    Raises:
+        DeviceError: other code made the storage, which has none.
+    """
+    try:
+        return storage.store  # type: ignore[attr-defined]
+    except AttributeError as error:
+        raise DeviceError(
+            f"A storage on {storage.device} has no contents",
+            why="it was not made by tpu_compile",
+            ways_out=('tensor.to("tpu") of a CPU tensor',),
+        ) from error
 
 
 def view_of(tensor: torch.Tensor, kind: Kind) -> View | None:
@@ -169,6 +185,20 @@ def new_tensor(
 def current_device() -> torch.device:
     """Return the device; its name means something only once it is registered."""
     return torch.device(compat.NAME, 0)
+
+
+def check_device(device: torch.device | None) -> None:
+    """Check that a device of ours is there.
+
+    Raises:
+        DeviceError: its index is of another than the one that this process has.
+    """
+    if device is not None and device.index not in (None, 0):
+        raise DeviceError(
+            f"There is no device {str(device)!r}",
+            why="this process has one device, tpu:0",
+            ways_out=('torch.device("tpu")',),
+        )
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:

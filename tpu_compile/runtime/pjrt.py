@@ -138,6 +138,19 @@ class Client:
             )
         return "|".join(str(part) for part in parts)
 
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes that arrays can have."""
+        return tuple(_NUMPY_DTYPES)
+
+    def memory_counts(self) -> dict[str, int]:
+        """Return what the device counts of its memory, by PJRT's names; empty on the CPU."""
+        return dict(self._device.memory_stats() or {})
+
+    def live_bytes(self) -> int:
+        """Return the bytes that the client's arrays take, those of compiled functions included."""
+        return sum(array.on_device_size_in_bytes() for array in self._client.live_arrays())
+
     def close(self) -> None:
         """Drop the client; later calls raise `DeviceError`. Its arrays stay readable."""
         self.is_open = False
