@@ -57,7 +57,8 @@ class Parameters(torch.nn.Module):
         return (self.one * self.other).square().sum() + self.one.sum()
 
 
-def cases(*extra: dict[str, Any]) -> list[Any]:
+def cases() -> list[Any]:
+    """Return (class, arguments, mode); a few that reach all code, the others with `--full`."""
     found = []
     for cls, options in OPTIMIZERS:
         for more in ({}, {"foreach": False}, {"fused": True}, {"capturable": True}):
@@ -65,8 +66,19 @@ def cases(*extra: dict[str, Any]) -> list[Any]:
                 "capturable" in more and cls not in CAPTURABLE
             ):
                 continue
-            name = "-".join([cls.__name__, *map(str, [*list(options)[1:], *more])])
-            found.append(pytest.param(cls, {**options, **more}, id=name))
+            for mode in ("fused", "eager"):
+                name = "-".join([cls.__name__, *map(str, [*list(options)[1:], *more]), mode])
+                # A loop over tensors, each op a program of its own, takes long to compile.
+                slow = mode == "eager" if more else len(options) > 1 or mode == "eager"
+                is_chosen = not slow or (cls, mode, more) in (
+                    (torch.optim.SGD, "eager", {"fused": True}),
+                    (torch.optim.AdamW, "eager", {"fused": True}),
+                    (torch.optim.AdamW, "eager", {}),
+                )
+                if more in ({"foreach": False}, {"capturable": True}):
+                    is_chosen = cls in (torch.optim.AdamW, torch.optim.SGD) and mode == "fused"
+                marks = () if is_chosen else (pytest.mark.full,)
+                found.append(pytest.param(cls, {**options, **more}, mode, id=name, marks=marks))
     return found
 
 
@@ -89,11 +101,8 @@ def on_cpu(cls: type[torch.optim.Optimizer], options: dict[str, Any]) -> torch.n
     return model
 
 
-@pytest.mark.parametrize("mode", ["eager", "fused"])
-@pytest.mark.parametrize(("cls", "options"), cases())
+@pytest.mark.parametrize(("cls", "options", "mode"), cases())
 def test_steps(cls: type[torch.optim.Optimizer], options: dict[str, Any], mode: str) -> None:
-    if mode == "eager" and "foreach" in options and cls not in (torch.optim.SGD, torch.optim.Adam):
-        pytest.skip("the loop is the same code for all; each op a program of its own takes long")
     model = Parameters().to("tpu")
     with tpu_compile.device.mode(mode):
         stepped(model, cls(model.parameters(), **options))
@@ -148,7 +157,8 @@ def test_state_moves_between_devices(fused: bool) -> None:
     theirs = torch.optim.AdamW(host.parameters(), lr=0.1)
     stepped(model, ours)
     host.load_state_dict(model.state_dict())
-    theirs.load_state_dict(ours.state_dict())
+    saved = copy.deepcopy(ours.state_dict())
+    theirs.load_state_dict(copy.deepcopy(saved))
     state = theirs.state[host.one]
     assert state["exp_avg"].device.type == "cpu"
     assert float(state["step"]) == STEPS
@@ -156,7 +166,7 @@ def test_state_moves_between_devices(fused: bool) -> None:
     again = Parameters().to("tpu")
     again.load_state_dict(model.state_dict())
     optimizer = torch.optim.AdamW(again.parameters(), lr=0.1)
-    optimizer.load_state_dict(ours.state_dict())
+    optimizer.load_state_dict(saved)
     stepped(again, optimizer)
     torch.testing.assert_close(again.one.cpu(), host.one, atol=1e-5, rtol=1e-5)
 

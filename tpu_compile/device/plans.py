@@ -6,6 +6,7 @@ order, and gives the op's new tensors and the new values of the tensors that it 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -236,6 +237,17 @@ def _randperm(n: int, generator: None = None, *, out: torch.Tensor) -> torch.Ten
     return out
 
 
+def _written_back(op: OpOverload, *args: Any, **kwargs: Any) -> None:
+    """Write the lists that the functional form of `op` gives to those that `op` writes to."""
+    form = functional_form(op)
+    assert form is not None
+    given = zip(args, op._schema.arguments, strict=False)
+    written = [item for item, argument in given if argument.alias_info is not None]
+    for olds, news in zip(written, form(*args, **kwargs), strict=True):
+        for old, new in zip(olds, news, strict=True):
+            old.copy_(new)
+
+
 # Computed otherwise than by their functional forms: those take generators, and one of them is
 # `aten.random.from`, which torch.fx cannot write as Python.
 _OTHERWISE: dict[OpOverload, Callable[..., Any]] = {
@@ -243,6 +255,10 @@ _OTHERWISE: dict[OpOverload, Callable[..., Any]] = {
     torch.ops.aten.randperm.generator_out: _randperm,
     torch.ops.aten.randperm.out: _randperm,
 }
+# Torch's functionalization refuses empty lists, such as those that amsgrad is off for.
+for _name_of_step in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    _step = getattr(torch.ops.aten, _name_of_step).tensor_lr
+    _OTHERWISE[_step] = functools.partial(_written_back, _step)
 
 
 def _store(value: torch.Tensor, out: torch.Tensor) -> None:

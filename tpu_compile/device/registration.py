@@ -50,11 +50,9 @@ def _register_kernels() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(dispatch.run, compat.KEY)
     aten = torch.library.Library("aten", "IMPL")
-    for overload, kernel in KERNELS.items():
-        aten.impl(_name(overload), kernel, compat.KEY)
     lists = dict(_writing_to_lists())
-    for overload in {*lists, *_computed()} - set(KERNELS):
-        kernel = functools.partial(dispatch.run, overload)
+    for overload in {*KERNELS, *lists, *_computed()}:
+        kernel = KERNELS.get(overload) or functools.partial(dispatch.run, overload)
         if overload in lists:
             kernel = _counted(kernel, lists[overload])
         aten.impl(_name(overload), kernel, compat.KEY)
