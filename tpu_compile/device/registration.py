@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -39,6 +40,8 @@ def enable() -> None:
         compat.patch_methods(torch.Tensor, exports.METHODS)
         compat.patch_accelerator(module.ACCELERATOR)
         register_optimizer_step_post_hook(_after_optimizer_step)
+        # accelerate, which transformers trains with, knows devices by a list; this it asks first.
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", compat.NAME)
 
 
 def _after_optimizer_step(*args: Any) -> None:
