@@ -140,6 +140,21 @@ def time_first_call(name: str, *, quick: bool) -> float:
         return time.perf_counter() - started
 
 
+def device_op(*, quick: bool) -> list[Result]:
+    """Time one cached op of the device `tpu`, run and recorded."""
+    # Imported here: it makes `tpu` a device of torch, and torch-xla2 wants that place for its own.
+    from benchmarks import device
+
+    return device.one_op(quick=quick)
+
+
+def device_training(*, quick: bool) -> list[Result]:
+    """Time a training step of a small transformer on the device `tpu`, in each of its modes."""
+    from benchmarks import device
+
+    return device.training_step(quick=quick)
+
+
 SUITES: dict[str, Callable[..., list[Result]]] = {
     "overhead-1": overhead_of_one,
     "overhead-100": overhead_of_hundred,
@@ -148,4 +163,6 @@ SUITES: dict[str, Callable[..., list[Result]]] = {
     "first-call": first_call,
     "lowering": lowering_speed,
     "masks": mask_cost,
+    "device-op": device_op,
+    "device-training": device_training,
 }
