@@ -1,8 +1,8 @@
 """What the device `tpu` costs: one op, and a training step of a small transformer in each mode.
 
-Competitors of one op: CPU eager, and our device in eager mode (the op runs) and in fused mode (it is
-recorded). Competitors of a step: CPU eager, our compiled step on CPU tensors and on device tensors,
-and the device's modes.
+Competitors of one op: CPU eager, and our device in eager mode (the op runs) and in fused mode (it
+is recorded). Competitors of a step: CPU eager, our compiled step on CPU tensors and on device
+tensors, and the device's modes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def one_op(*, quick: bool) -> list[Result]:
 
     def in_eager() -> None:
         for _ in range(100):
-            given + other  # noqa: B018
+            given + other
 
     def on_cpu() -> None:
         for _ in range(100):
-            x + y  # noqa: B018
+            x + y
 
     kept: list[torch.Tensor] = []
     rounds = 3 if quick else 20
