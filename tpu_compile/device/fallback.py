@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from tpu_compile.device import compat
-from tpu_compile.device.transfer import host_view, value_from_host
+from tpu_compile.device.transfer import host_view, require_strided, value_from_host
 from tpu_compile.device.values import is_on_device, memory_layout, new_storage
 from tpu_compile.errors import FallbackWarning, UnsupportedOpError
 from tpu_compile.statistics import RECORDER
@@ -110,7 +110,12 @@ def _written(
 
 
 def from_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor as a new device tensor with the same strides where they have no gaps."""
+    """Return a CPU tensor as a new device tensor with the same strides where they have no gaps.
+
+    Raises:
+        DeviceError: the device has no tensors of its layout or dtype.
+    """
+    require_strided(tensor.layout)
     size = tuple(tensor.shape)
     stride, order, _ = memory_layout(size, tuple(tensor.stride()))
     value = value_from_host(tensor.permute(order))
