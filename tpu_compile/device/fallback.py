@@ -42,9 +42,8 @@ def run(
 
     Raises:
         UnsupportedOpError: fallbacks are errors.
+        RuntimeError, ...: what the CPU raises for wrong arguments.
     """
-    if counted:
-        _report(op, why)
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_host(item: Any) -> Any:
@@ -59,7 +58,10 @@ def run(
         return moved[id(item)][1]
 
     host_args, host_kwargs = pytree.tree_map(to_host, (list(args), dict(kwargs)))
+    # First of all, so that the CPU refuses wrong arguments in its own words.
     result = op(*host_args, **host_kwargs)
+    if counted:
+        _report(op, why)
     originals = {id(copy): item for item, copy in moved.values()}
     for item, copy in _written(op, args, kwargs, moved):
         if copy.shape != item.shape:
