@@ -2,6 +2,7 @@
 
 python -m tests.conformance --op 'linalg.*' --kind forward --dtype float32
 python -m tests.conformance --all                       every kind and dtype, every sample
+python -m tests.conformance --kind device --dtype int64 eager calls on the device "tpu"
 python -m tests.conformance --all --shard 1/4           the second quarter of it
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from tests.conformance.cases import KINDS, Case, all_cases
 from tests.conformance.declared import surprises
 from tests.conformance.pool import Result, run_cases, serve
-from tests.conformance.report import padding_table, table
+from tests.conformance.report import fallback_table, padding_table, table
 
 
 def main() -> int:
@@ -54,7 +55,9 @@ def main() -> int:
         progress=_print_failures,
     )
     print("\n" + table(results))
-    print("\n" + padding_table(results))
+    for extra in (padding_table(results), fallback_table(results)):
+        if extra:
+            print("\n" + extra)
     found = list(surprises(results))
     print(f"\n{len(found)} surprises")
     return 1 if found else 0

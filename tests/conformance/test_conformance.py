@@ -20,7 +20,7 @@ from lowering.bucketing.call import Outcome as PaddedOutcome
 from lowering.bucketing.rules import results as results_of
 from lowering.mlir import stablehlo
 from lowering.registry import Padding
-from tests.conformance.cases import PADDED, Case, Sample, all_cases, samples_of
+from tests.conformance.cases import ON_DEVICE, PADDED, Case, Sample, all_cases, samples_of
 from tests.conformance.declared import DECLARED, surprises, unknown_kinds
 from tests.conformance.interpret import verdict
 from tests.conformance.judging import Outcome, judge
@@ -40,8 +40,11 @@ ONE_IN = {
     ("dynamic", "float32"): 24,
     ("dynamic", "int64"): 60,
     ("dynamic-backward", "float32"): 40,
+    ("device", "float32"): 30,
+    ("device-backward", "float32"): 40,
 }
 ONE_IN_OTHERS = 24
+ONE_IN_OTHERS_ON_DEVICE = 100
 
 
 def number_of(case: Case) -> int:
@@ -49,7 +52,8 @@ def number_of(case: Case) -> int:
 
 
 def is_chosen(case: Case) -> bool:
-    return number_of(case) % ONE_IN.get((case.kind, case.dtype), ONE_IN_OTHERS) == 0
+    others = ONE_IN_OTHERS_ON_DEVICE if case.kind in ON_DEVICE else ONE_IN_OTHERS
+    return number_of(case) % ONE_IN.get((case.kind, case.dtype), others) == 0
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -57,7 +61,7 @@ def is_chosen(case: Case) -> bool:
 def test_sample_of_the_databases(chunk: int) -> None:
     chosen = [case for case in all_cases() if is_chosen(case)][chunk::CHUNKS]
     assert chosen
-    results = [run_case(case, most=1 if case.kind in PADDED else 2) for case in chosen]
+    results = [run_case(case, most=1 if case.kind in PADDED | ON_DEVICE else 2) for case in chosen]
     assert list(surprises(results)) == []
 
 

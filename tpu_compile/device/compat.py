@@ -19,6 +19,13 @@ from tpu_compile.errors import DeviceError
 NAME = "tpu"
 KEY = "PrivateUse1"
 """The dispatch key of a plugin's device."""
+LACKING_KEYS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+    "QuantizedPrivateUse1": "quantized",
+    "NestedTensorPrivateUse1": "nested",
+}
+"""The keys of tensors that the device has not, though torch would wrap some around its own."""
 AUTOGRAD_KEY = "AutogradPrivateUse1"
 AUTOCAST_KEY = "AutocastPrivateUse1"
 _CPU = DispatchKeySet(DispatchKey.CPU)

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from tpu_compile.device import compat
-from tpu_compile.device.transfer import host_view, value_from_host
+from tpu_compile.device.transfer import host_view, require_strided, value_from_host
 from tpu_compile.device.values import is_on_device, memory_layout, new_storage
 from tpu_compile.errors import FallbackWarning, UnsupportedOpError
 from tpu_compile.statistics import RECORDER
@@ -42,9 +42,8 @@ def run(
 
     Raises:
         UnsupportedOpError: fallbacks are errors.
+        RuntimeError, ...: what the CPU raises for wrong arguments.
     """
-    if counted:
-        _report(op, why)
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_host(item: Any) -> Any:
@@ -59,7 +58,10 @@ def run(
         return moved[id(item)][1]
 
     host_args, host_kwargs = pytree.tree_map(to_host, (list(args), dict(kwargs)))
+    # First of all, so that the CPU refuses wrong arguments in its own words.
     result = op(*host_args, **host_kwargs)
+    if counted:
+        _report(op, why)
     originals = {id(copy): item for item, copy in moved.values()}
     for item, copy in _written(op, args, kwargs, moved):
         if copy.shape != item.shape:
@@ -110,7 +112,12 @@ def _written(
 
 
 def from_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor as a new device tensor with the same strides where they have no gaps."""
+    """Return a CPU tensor as a new device tensor with the same strides where they have no gaps.
+
+    Raises:
+        DeviceError: the device has no tensors of its layout or dtype.
+    """
+    require_strided(tensor.layout)
     size = tuple(tensor.shape)
     stride, order, _ = memory_layout(size, tuple(tensor.stride()))
     value = value_from_host(tensor.permute(order))

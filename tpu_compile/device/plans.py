@@ -6,6 +6,7 @@ order, and gives the op's new tensors and the new values of the tensors that it 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -129,8 +130,9 @@ def make_plan(
     """Return the plan of `op` for arguments in which `Tensor` and `Number` stand for values.
 
     Raises:
-        NotCompilableError: the op has no lowering for these, or its sizes depend on data.
-        RuntimeError, ...: what torch raises for wrong arguments.
+        NotCompilableError: the op has no lowering for these, its sizes depend on data, or torch
+            refuses it: the CPU says why.
+        RuntimeError: it would write to an expanded tensor.
     """
     written, aliases = _effects(op, args, kwargs)
     _require_distinct_elements(op, [specs[index] for index in written])
@@ -167,7 +169,16 @@ def make_plan(
         ]
         return [*fresh, *(tensors[index] for index in written)]
 
-    graph_module = _traced(run, specs, numbers)
+    def check(*values: torch.Tensor) -> None:
+        """Let torch refuse tensors for results, which the functional form is not given."""
+
+        def fill(item: Any) -> Any:
+            return values[item.index] if isinstance(item, Tensor) else item
+
+        filled, named = pytree.tree_map(fill, (list(args), dict(kwargs)), is_leaf=_is_place)
+        op(*filled, **named)
+
+    graph_module = _traced(run, check if out_names(op) else None, specs, numbers)
     _require_lowerings(graph_module, platform)
     (output,) = graph_module.graph.find_nodes(op="output")
     nodes = list(output.args[0])
@@ -217,19 +228,12 @@ def _result_of(op: OpOverload, args: list[Any], kwargs: dict[str, Any], *, lifte
     form = functional_form(op) if out_names(op) else None
     if form is None:
         return op(*args, **kwargs)
-    outs = [kwargs.pop(name) for name in out_names(op)]
+    outs = pytree.tree_leaves([kwargs.pop(name) for name in out_names(op)])
     result = form(*args, **kwargs)
-    for out, value in zip(outs, result if isinstance(result, tuple) else [result], strict=True):
+    values = result if isinstance(result, (tuple, list)) else [result]
+    for out, value in zip(outs, values, strict=True):
         _store(value, out)
-    return tuple(outs)
-
-
-def _random_from(
-    self: torch.Tensor, start: int, end: int | None, *, generator: None = None
-) -> torch.Tensor:
-    if end is None:
-        raise NotCompilableError("it has no end")
-    return self.copy_(torch.ops.aten.randint_like.low_dtype(self, start, end))
+    return tuple(outs) if op._schema.returns else None
 
 
 def _randperm(n: int, generator: None = None, *, out: torch.Tensor) -> torch.Tensor:
@@ -248,10 +252,8 @@ def _written_back(op: OpOverload, *args: Any, **kwargs: Any) -> None:
             old.copy_(new)
 
 
-# Computed otherwise than by their functional forms: those take generators, and one of them is
-# `aten.random.from`, which torch.fx cannot write as Python.
+# Computed otherwise than by their functional forms.
 _OTHERWISE: dict[OpOverload, Callable[..., Any]] = {
-    getattr(torch.ops.aten.random_, "from"): _random_from,
     torch.ops.aten.randperm.generator_out: _randperm,
     torch.ops.aten.randperm.out: _randperm,
 }
@@ -289,24 +291,41 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_not_ours)
 
 
 def _traced(
-    run: Callable[..., Any], specs: Sequence[Spec], numbers: Sequence[torch.dtype]
+    run: Callable[..., Any],
+    check: Callable[..., None] | None,
+    specs: Sequence[Spec],
+    numbers: Sequence[torch.dtype],
 ) -> fx.GraphModule:
-    return _tracer.submit(_trace, run, specs, numbers).result()
+    return _tracer.submit(_trace, run, check, specs, numbers).result()
 
 
 def _trace(
-    run: Callable[..., Any], specs: Sequence[Spec], numbers: Sequence[torch.dtype]
+    run: Callable[..., Any],
+    check: Callable[..., None] | None,
+    specs: Sequence[Spec],
+    numbers: Sequence[torch.dtype],
 ) -> fx.GraphModule:
     with FAKE, torch.no_grad():
-        fakes = [torch.empty_strided(s.size, s.stride, dtype=s.dtype) for s in specs]
-        fakes += [torch.empty((), dtype=dtype) for dtype in numbers]
         function = functionalize(run, remove="mutations_and_views")
         try:
+            if check is not None:
+                with contextlib.suppress(*DATA_DEPENDENT, *UNTRACEABLE, NotImplementedError):
+                    check(*_fakes(specs))
+            fakes = _fakes(specs) + [torch.empty((), dtype=dtype) for dtype in numbers]
             return make_fx(function, decomposition_table=decomposition_table())(*fakes)
+        except NotCompilableError:
+            raise
         except DATA_DEPENDENT as error:
             raise NotCompilableError("its result depends on data", reads_data=True) from error
         except UNTRACEABLE as error:
             raise NotCompilableError(f"torch cannot trace it ({error})") from error
+        except Exception as error:
+            # Wrong arguments, most likely. What runs it on the CPU raises what the CPU does.
+            raise NotCompilableError(f"torch refuses to trace it ({error})") from None
+
+
+def _fakes(specs: Sequence[Spec]) -> list[torch.Tensor]:
+    return [torch.empty_strided(s.size, s.stride, dtype=s.dtype) for s in specs]
 
 
 def _require_lowerings(graph_module: fx.GraphModule, platform: str) -> None:

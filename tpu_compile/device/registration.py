@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -17,6 +17,7 @@ from tpu_compile.device import attention, autocast, compat, dispatch, exports, m
 from tpu_compile.device.kernels import HOST_KERNELS, KERNELS
 from tpu_compile.device.schemas import is_computed
 from tpu_compile.device.trace import flush
+from tpu_compile.errors import DeviceError
 
 _lock = threading.Lock()
 # Kernels are registered as long as their libraries live.
@@ -52,6 +53,8 @@ def _after_optimizer_step(*args: Any) -> None:
 def _register_kernels() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(dispatch.run, compat.KEY)
+    for key, what in compat.LACKING_KEYS.items():
+        everything.fallback(functools.partial(_refuse, what), key)
     aten = torch.library.Library("aten", "IMPL")
     lists = dict(_writing_to_lists())
     for overload in {*KERNELS, *lists, *_computed()}:
@@ -69,6 +72,13 @@ def _register_kernels() -> None:
     for overload, kernel in autocast.kernels():
         aten.impl(_name(overload), kernel, compat.AUTOCAST_KEY)
     _libraries.extend([everything, aten])
+
+
+def _refuse(what: str, op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
+    raise DeviceError(
+        f"{op} got {what} tensors, which the device tpu has not",
+        ways_out=("tensors of the CPU for this part", "to_dense(), where that is possible"),
+    )
 
 
 def _computed() -> Iterator[OpOverload]:

@@ -44,9 +44,13 @@ def out_names(op: OpOverload) -> tuple[str, ...]:
 
 @functools.cache
 def functional_form(op: OpOverload) -> OpOverload | None:
-    """Return the overload with the arguments of `op` that writes to none; None without one."""
+    """Return the overload with the arguments of `op` that writes to none; None without one.
+
+    That of an `out=` variant has all but those, and writes to what that writes to besides them.
+    """
     outs = set(out_names(op))
     wanted = [(a.name, _kind(a)) for a in op._schema.arguments if a.name not in outs]
+    kept = _written_names(op) - outs if outs else set()
     namespace, _, name = op._schema.name.partition("::")
     if not outs and name.endswith("_"):
         name = name.removesuffix("_")
@@ -54,9 +58,13 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     for overload in packet.overloads() if packet is not None else ():
         candidate = getattr(packet, overload)
         given = [(a.name, _kind(a)) for a in candidate._schema.arguments]
-        if given == wanted and not candidate._schema.is_mutable:
+        if given == wanted and _written_names(candidate) <= kept:
             return candidate
     return None
+
+
+def _written_names(op: OpOverload) -> set[str]:
+    return {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
 
 
 def _kind(argument: Any) -> str:

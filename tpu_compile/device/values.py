@@ -23,6 +23,9 @@ from tpu_compile.errors import DeviceError
 # Storages are told apart by address, as memory would be; nothing is ever read from one.
 _addresses = itertools.count(1 << 40, 1 << 30)
 
+# Arrays are told to NumPy on their way to the device, which has no more.
+_MOST_DIMS = 64
+
 
 class Kind:
     """Dtype and shape of values: one object for each, so that it is compared by identity."""
@@ -42,7 +45,7 @@ class Kind:
         """Return the kind of values with this dtype and shape.
 
         Raises:
-            DeviceError: no program can hold the dtype.
+            DeviceError: no program can hold the dtype, or so many dims.
         """
         key = dtype, tuple(shape)
         found = cls._all.get(key)
@@ -50,6 +53,8 @@ class Kind:
             return found
         if not is_supported(dtype):
             raise DeviceError(f"The device tpu has no tensors of {dtype}", ways_out=("the CPU",))
+        if len(shape) > _MOST_DIMS:
+            raise DeviceError(f"only tensors with up to {_MOST_DIMS} dims are supported")
         return cls._all.setdefault(key, cls(*key))
 
     def __repr__(self) -> str:
