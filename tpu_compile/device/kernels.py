@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -275,19 +274,6 @@ def _fill(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 # --- what hosts and other devices are asked -------------------------------------------------------
-
-
-def _with_rate(op: OpOverload, *args: Any, lr: float, **kwargs: Any) -> Any:
-    """Run the overload of a fused optimizer step that reads its learning rate at run time."""
-    parameters = args[0]
-    double = any(parameter.dtype is torch.float64 for parameter in parameters)
-    dtype = torch.float64 if double else torch.float32
-    return dispatch.run(op, *args, lr=torch.tensor(lr, dtype=dtype, device="cpu"), **kwargs)
-
-
-for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
-    _packet = getattr(aten, _name)
-    KERNELS[_packet.default] = functools.partial(_with_rate, _packet.tensor_lr)
 
 
 def pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
