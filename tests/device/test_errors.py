@@ -82,6 +82,12 @@ def test_layouts_that_the_device_has_not() -> None:
         torch.eye(2, device="tpu").to_sparse()
 
 
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.qint8])
+def test_dtypes_that_the_device_has_not(dtype: torch.dtype) -> None:
+    with pytest.raises(tpu_compile.DeviceError, match=f"no {str(dtype)[6:]} tensors"):
+        torch.empty(2, dtype=dtype, device="tpu")
+
+
 @pytest.fixture
 def closed_client(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """A tensor whose client another platform's choice has closed."""

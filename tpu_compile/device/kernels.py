@@ -26,6 +26,7 @@ from tpu_compile.device.values import (
     whole_order,
 )
 from tpu_compile.errors import DeviceError
+from tpu_compile.runtime.pjrt import DTYPES
 
 aten = torch.ops.aten
 
@@ -104,6 +105,11 @@ def empty_strided(
     check_device(device)
     _check_layout(layout, pin_memory)
     dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        raise DeviceError(
+            f"The device tpu has no {name} tensors", ways_out=("another dtype", "a CPU tensor")
+        )
     size, stride = tuple(size), tuple(stride)
     gapless, _, shape = memory_layout(size, stride)
     if gapless != stride and 0 not in size:
