@@ -82,10 +82,9 @@ def test_layouts_that_the_device_has_not() -> None:
         torch.eye(2, device="tpu").to_sparse()
 
 
-@pytest.mark.parametrize("dtype", [torch.complex32, torch.qint8])
-def test_dtypes_that_the_device_has_not(dtype: torch.dtype) -> None:
-    with pytest.raises(tpu_compile.DeviceError, match=f"no {str(dtype)[6:]} tensors"):
-        torch.empty(2, dtype=dtype, device="tpu")
+def test_dtypes_that_the_device_has_not() -> None:
+    with pytest.raises(tpu_compile.DeviceError, match=r"no tensors of torch\.complex32"):
+        torch.empty(2, dtype=torch.complex32, device="tpu")
 
 
 @pytest.fixture

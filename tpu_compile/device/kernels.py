@@ -26,7 +26,6 @@ from tpu_compile.device.values import (
     whole_order,
 )
 from tpu_compile.errors import DeviceError
-from tpu_compile.runtime.pjrt import DTYPES
 
 aten = torch.ops.aten
 
@@ -105,11 +104,6 @@ def empty_strided(
     check_device(device)
     _check_layout(layout, pin_memory)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        raise DeviceError(
-            f"The device tpu has no {name} tensors", ways_out=("another dtype", "a CPU tensor")
-        )
     size, stride = tuple(size), tuple(stride)
     gapless, _, shape = memory_layout(size, stride)
     if gapless != stride and 0 not in size:
@@ -206,6 +200,31 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
             store.value = value_from_host(dense)
             return self
     return dispatch.run(aten.copy_.default, self, fallback.from_host(src.expand(self.shape)))
+
+
+@kernel(aten._to_copy.default)
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A copy in another dtype or on another device; one to the host waits, `non_blocking` or not.
+
+    Torch's own would pin the memory of a copy that does not wait.
+    """
+    if is_on_device(self) and (device is None or device.type == compat.NAME):
+        check_device(device)
+        _check_layout(layout, pin_memory)
+        return dispatch.run(aten._to_copy.default, self, dtype=dtype, memory_format=memory_format)
+    copy = aten.empty_like.default(
+        self, dtype=dtype, layout=layout, device=device, memory_format=memory_format
+    )
+    return copy if copy.is_meta else copy.copy_(self)
 
 
 @kernel(aten._copy_from.default)
