@@ -82,6 +82,11 @@ def test_layouts_that_the_device_has_not() -> None:
         torch.eye(2, device="tpu").to_sparse()
 
 
+def test_dtypes_that_the_device_has_not() -> None:
+    with pytest.raises(tpu_compile.DeviceError, match=r"no tensors of torch\.complex32"):
+        torch.empty(2, dtype=torch.complex32, device="tpu")
+
+
 @pytest.fixture
 def closed_client(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """A tensor whose client another platform's choice has closed."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -224,13 +230,42 @@ def test_meta_and_fake_tensors_know_the_device() -> None:
     assert torch.ones(2, device="tpu").to("meta").device.type == "meta"
 
 
-def test_transformers_device_map() -> None:
+def test_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         n_layer=1, n_head=1, n_embd=4, vocab_size=7, n_positions=8, bos_token_id=0, eos_token_id=0
     )
     model = transformers.GPT2LMHeadModel(config).eval()
     ids = torch.tensor([[1, 2, 3]])
-    expected = model(ids).logits
-    actual = moved(model)(ids.to("tpu")).logits
-    torch.testing.assert_close(actual.cpu(), expected, atol=1e-4, rtol=1e-4)
+    with tpu_compile.device.mode("fused"), torch.no_grad():
+        actual = moved(model)(ids.to("tpu")).logits
+    torch.testing.assert_close(actual.cpu(), model(ids).logits, atol=1e-4, rtol=1e-4)
+    pytest.importorskip("accelerate", reason="device_map needs it")
+    model.save_pretrained(tmp_path)
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, device_map="tpu")
+    assert {p.device for p in loaded.parameters()} == {torch.device("tpu", 0)}
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+
+
+@pytest.mark.full
+def test_autoload(tmp_path: Path) -> None:
+    """An entry point of another package lets torch register the device at its import."""
+    info = tmp_path / "autoload-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: autoload\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntpu = tpu_compile.device:enable\n")
+    code = "import torch; print(torch.ones(2, device='tpu').sum().item())"
+    paths = [str(tmp_path), *sys.path]
+    for value, succeeds in (("1", True), ("0", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths),
+                 "TORCH_DEVICE_BACKEND_AUTOLOAD": value},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.stdout == "2.0\n") is succeeds, done.stderr
+
+
+def test_no_autoload_of_our_own() -> None:
+    points = metadata.entry_points(group="torch.backends")
+    assert not [point for point in points if point.module.startswith("tpu_compile")]

@@ -59,6 +59,17 @@ class Parameters(torch.nn.Module):
 
 def cases() -> list[Any]:
     """Return (class, arguments, mode); a few that reach all code, the others with `--full`."""
+    full = pytest.mark.full
+    # A loop over tensors, each op a program of its own, takes long to compile.
+    chosen = [
+        (torch.optim.SGD, {"fused": True}, "eager"),
+        (torch.optim.SGD, {"foreach": False}, "fused"),
+        (torch.optim.Adagrad, {"fused": True}, "fused"),
+        (torch.optim.AdamW, {}, "eager"),
+        (torch.optim.AdamW, {"fused": True}, "fused"),
+        (torch.optim.AdamW, {"capturable": True}, "fused"),
+    ]
+    first = {cls: options for cls, options in reversed(OPTIMIZERS)}
     found = []
     for cls, options in OPTIMIZERS:
         for more in ({}, {"foreach": False}, {"fused": True}, {"capturable": True}):
@@ -68,16 +79,9 @@ def cases() -> list[Any]:
                 continue
             for mode in ("fused", "eager"):
                 name = "-".join([cls.__name__, *map(str, [*list(options)[1:], *more]), mode])
-                # A loop over tensors, each op a program of its own, takes long to compile.
-                slow = mode == "eager" if more else len(options) > 1 or mode == "eager"
-                is_chosen = not slow or (cls, mode, more) in (
-                    (torch.optim.SGD, "eager", {"fused": True}),
-                    (torch.optim.AdamW, "eager", {"fused": True}),
-                    (torch.optim.AdamW, "eager", {}),
-                )
-                if more in ({"foreach": False}, {"capturable": True}):
-                    is_chosen = cls in (torch.optim.AdamW, torch.optim.SGD) and mode == "fused"
-                marks = () if is_chosen else (pytest.mark.full,)
+                marks = () if (cls, more, mode) in chosen and options is first[cls] else (full,)
+                # Branches are chosen by options, and a program of all ops compiles fast.
+                marks = () if not more and mode == "fused" else marks
                 found.append(pytest.param(cls, {**options, **more}, mode, id=name, marks=marks))
     return found
 

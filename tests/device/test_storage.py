@@ -232,6 +232,21 @@ def test_pinning() -> None:
         device_tensor(1).pin_memory()
 
 
+def test_copies_to_the_host_and_in_other_dtypes() -> None:
+    x = device_tensor(1, 2, 3, 4).view(2, 2).t()
+    for non_blocking in (False, True):
+        host = x.to("cpu", non_blocking=non_blocking)
+        assert host.tolist() == [[1, 3], [2, 4]]
+        assert host.stride() == (1, 2)
+    assert x.to("cpu", torch.int32).dtype is torch.int32
+    half = x.to(torch.float16)
+    assert (half.dtype, half.stride(), half.tolist()) == (torch.float16, (1, 2), host.tolist())
+    assert x.to(torch.float16, memory_format=torch.contiguous_format).is_contiguous()
+    copied = x.to("tpu", copy=True)
+    x.fill_(0)
+    assert copied.tolist() == host.tolist()
+
+
 def test_numpy_says_what_to_do() -> None:
     x = device_tensor(1, 2)
     for convert in (x.numpy, lambda: numpy.asarray(x)):

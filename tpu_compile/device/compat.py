@@ -207,8 +207,7 @@ def patch_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
     for name, function in functions.items():
         for owner in (torch.accelerator, torch.accelerator.memory):
             if hasattr(owner, name):
-                original: Callable[..., Any] = getattr(owner, name)
-                setattr(owner, name, functools.update_wrapper(function, original))
+                setattr(owner, name, function)
 
 
 def _patch_printing() -> None:

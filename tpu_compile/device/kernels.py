@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -203,6 +202,31 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     return dispatch.run(aten.copy_.default, self, fallback.from_host(src.expand(self.shape)))
 
 
+@kernel(aten._to_copy.default)
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A copy in another dtype or on another device; one to the host waits, `non_blocking` or not.
+
+    Torch's own would pin the memory of a copy that does not wait.
+    """
+    if is_on_device(self) and (device is None or device.type == compat.NAME):
+        check_device(device)
+        _check_layout(layout, pin_memory)
+        return dispatch.run(aten._to_copy.default, self, dtype=dtype, memory_format=memory_format)
+    copy = aten.empty_like.default(
+        self, dtype=dtype, layout=layout, device=device, memory_format=memory_format
+    )
+    return copy if copy.is_meta else copy.copy_(self)
+
+
 @kernel(aten._copy_from.default)
 def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`dst` with the elements of `self`."""
@@ -275,19 +299,6 @@ def _fill(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 # --- what hosts and other devices are asked -------------------------------------------------------
-
-
-def _with_rate(op: OpOverload, *args: Any, lr: float, **kwargs: Any) -> Any:
-    """Run the overload of a fused optimizer step that reads its learning rate at run time."""
-    parameters = args[0]
-    double = any(parameter.dtype is torch.float64 for parameter in parameters)
-    dtype = torch.float64 if double else torch.float32
-    return dispatch.run(op, *args, lr=torch.tensor(lr, dtype=dtype, device="cpu"), **kwargs)
-
-
-for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
-    _packet = getattr(aten, _name)
-    KERNELS[_packet.default] = functools.partial(_with_rate, _packet.tensor_lr)
 
 
 def pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:

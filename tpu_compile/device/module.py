@@ -34,6 +34,7 @@ from tpu_compile.device.streams import (
     wait_for_device,
 )
 from tpu_compile.device.values import check_device
+from tpu_compile.runtime.pjrt import DTYPES
 from tpu_compile.runtime.platforms import current_platform
 
 __all__ = [
@@ -198,7 +199,7 @@ def get_device_name(device: Any = None) -> str:
 def get_device_capability(device: Any = None) -> dict[str, Any]:
     """The dtypes that tensors of the device can have."""
     set_device(0 if device is None else device)
-    return {"supported_dtypes": set(device_client().dtypes)}
+    return {"supported_dtypes": set(DTYPES)}
 
 
 def synchronize(device: Any = None) -> None:

@@ -13,8 +13,17 @@ from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tpu_compile.device import attention, autocast, compat, dispatch, exports, module, storages
-from tpu_compile.device.kernels import HOST_KERNELS, KERNELS
+from tpu_compile.device import (
+    attention,
+    autocast,
+    compat,
+    composed,
+    dispatch,
+    exports,
+    module,
+    storages,
+)
+from tpu_compile.device.kernels import HOST_KERNELS
 from tpu_compile.device.schemas import is_computed
 from tpu_compile.device.trace import flush
 from tpu_compile.errors import DeviceError
@@ -57,8 +66,8 @@ def _register_kernels() -> None:
         everything.fallback(functools.partial(_refuse, what), key)
     aten = torch.library.Library("aten", "IMPL")
     lists = dict(_writing_to_lists())
-    for overload in {*KERNELS, *lists, *_computed()}:
-        kernel = KERNELS.get(overload) or functools.partial(dispatch.run, overload)
+    for overload in {*composed.KERNELS, *lists, *_computed()}:
+        kernel = composed.KERNELS.get(overload) or functools.partial(dispatch.run, overload)
         if overload in lists:
             kernel = _counted(kernel, lists[overload])
         aten.impl(_name(overload), kernel, compat.KEY)
@@ -84,7 +93,7 @@ def _refuse(what: str, op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
 def _computed() -> Iterator[OpOverload]:
     """Yield what torch would make of other ops, and what is better one program."""
     for overload, is_structured in compat.composite_overloads():
-        if overload not in KERNELS and (is_structured or is_computed(overload)):
+        if overload not in composed.KERNELS and (is_structured or is_computed(overload)):
             yield overload
 
 

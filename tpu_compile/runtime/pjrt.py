@@ -52,6 +52,8 @@ _NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
     torch.float8_e5m2: numpy.dtype(ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: numpy.dtype(ml_dtypes.float8_e5m2fnuz),
 }
+DTYPES = frozenset(_NUMPY_DTYPES)
+"""The dtypes that arrays can have."""
 # dtypes that NumPy or dlpack lacks cross the border as the integers with the same bits.
 _AS_BITS: dict[torch.dtype, torch.dtype] = {
     torch.bfloat16: torch.int16,
@@ -137,11 +139,6 @@ class Client:
                 torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags()
             )
         return "|".join(str(part) for part in parts)
-
-    @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """The dtypes that arrays can have."""
-        return tuple(_NUMPY_DTYPES)
 
     def memory_counts(self) -> dict[str, int]:
         """Return what the device counts of its memory, by PJRT's names; empty on the CPU."""
