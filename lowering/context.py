@@ -43,12 +43,16 @@ class LoweringContext:
     def __init__(self, options: LoweringOptions, sizes: Sizes) -> None:
         self.options = options
         self.sizes = sizes
-        self.node: fx.Node
+        self._node: Any = None
         self.results: tuple[TensorSpec | None, ...] = ()
         self.functions: Any = None
         """The functions that regions called several times become (`lowering.regions`)."""
         self.locations: Any = None
         """The MLIR locations of nodes (`lowering.regions`)."""
+        self.templates: Any = None
+        """What nodes were lowered to, for the nodes like them (`lowering.templates`)."""
+        self.asked_for_own = 0
+        """How often a rule asked for what is its node's own: the node itself, a random key."""
         self.padded: Any = None
         """The layouts of padded values (`lowering.bucketing`); None at exact shapes."""
         self._specs: dict[fx.Node, tuple[TensorSpec | None, ...]] = {}
@@ -59,16 +63,23 @@ class LoweringContext:
 
     # --- the node ---------------------------------------------------------------------------
 
+    @property
+    def node(self) -> fx.Node:
+        """The node that is lowered; what a rule builds that asks for it serves no other node."""
+        self.asked_for_own += 1
+        node: fx.Node = self._node
+        return node
+
     def enter(self, node: fx.Node) -> tuple[Any, ...]:
         """Point the context at `node`; give back what `leave` needs to undo it."""
-        before = self.__dict__.get("node"), self.results
+        before = self._node, self.results
         self.results = self._specs.get(node) or self.specs(node)
-        self.node = node
+        self._node = node
         return before
 
     def leave(self, before: tuple[Any, ...]) -> None:
         """Point the context back at the node of before `enter`."""
-        self.node, self.results = before
+        self._node, self.results = before
 
     @contextlib.contextmanager
     def at(self, node: fx.Node) -> Iterator[None]:
@@ -154,7 +165,7 @@ class LoweringContext:
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH if kind is None else kind
         arguments: list[tuple[torch.dtype, bool] | type] = []
         for index in indices:
-            value = self.node.args[index]
+            value = self._node.args[index]
             values = value if isinstance(value, (list, tuple)) else (value,)
             arguments.extend(self._kind(item) for item in values if item is not None)
         return _promoted(tuple(arguments), kind)
@@ -165,6 +176,8 @@ class LoweringContext:
             (spec,) = self.specs(argument)
             if spec is not None:
                 return spec.dtype, bool(spec.shape)
+            # Whether it is known now or only at run time, the rule sees another kind of argument.
+            self.asked_for_own += 1
             argument = argument.meta["val"]
         return type(representative(argument))
 
@@ -216,6 +229,7 @@ class LoweringContext:
                 f"{self.node.target} draws random numbers but lacks the tag that says so"
             )
         self._rng_uses += 1
+        self.asked_for_own += 1
         return self._rng_key, self._rng_uses
 
     @contextlib.contextmanager

@@ -24,9 +24,10 @@ from lowering.context import LoweringContext, LoweringOptions
 from lowering.dtypes import TensorSpec, tensor_type
 from lowering.errors import LoweringError
 from lowering.mlir import create_context, func, ir, module_text
-from lowering.regions import Functions, Locations, Walker
+from lowering.regions import Functions, Locations, Walker, run_rule
 from lowering.signature import Argument, ResultLayout, Signature, read_signature
 from lowering.sizes import Bindings, Sizes, UnboundSizeError, plain_size
+from lowering.templates import Templates
 
 RNG_KEY = TensorSpec((2,), torch.uint32)
 
@@ -157,6 +158,7 @@ class _ModuleBuilder:
             with ir.InsertionPoint(main.add_entry_block()):
                 self.context.functions = Functions(module.body)
                 self.context.locations = Locations()
+                self.context.templates = Templates(run_rule)
                 self._read_arguments(main)
                 if plan is not None:
                     self._start_padding(plan, main.arguments[len(inputs) - 1])

@@ -139,23 +139,24 @@ def apply_rule(
             if name in rule.takes or name not in PLACEMENT_ARGUMENTS
         }
     padded = context.padded
+    lower = context.templates.lower
     if padded is None or not padded.concerns(node):
-        return _run(context, node, rule, args, kwargs)
-    result = padded.lower(
-        node, rule.padding, args, kwargs, functools.partial(_run, context, node, rule)
-    )
+        return lower(context, node, rule, args, kwargs)
+    run = functools.partial(lower, context, node, rule)
+    result = padded.lower(node, rule.padding, args, kwargs, run)
     with context.at(node):
         _check_result(context, node, result)
     return result
 
 
-def _run(
+def run_rule(
     context: LoweringContext,
     node: fx.Node,
     rule: Rule,
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
+    """Return what `rule` makes of the arguments of `node`, checked against torch's shapes."""
     before = context.enter(node)
     try:
         result = rule.function(context, *args, **kwargs)

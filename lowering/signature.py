@@ -150,25 +150,20 @@ def dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]
 def dense_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
     """Return the memory order of the dims, or None when memory has gaps or overlaps.
 
-    Dims of size 1 and the strides of an empty tensor say nothing, so they never spoil the order.
+    Dims of size 1 and the strides of an empty tensor say nothing, so they never spoil the order;
+    where they leave several orders true, the identity is preferred.
     """
-    order = tuple(sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim)))
-    if 0 in shape:
-        return tuple(range(len(shape)))
-    expected = dense_strides(shape, order)
-    if all(shape[dim] == 1 or stride[dim] == expected[dim] for dim in order):
-        return _contiguous_if_equal(shape, stride, order)
-    return None
-
-
-def _contiguous_if_equal(
-    shape: Sequence[int], stride: Sequence[int], order: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Prefer the identity order whenever size-1 dims make several orders true."""
     identity = tuple(range(len(shape)))
-    expected = dense_strides(shape, identity)
-    same = all(shape[dim] == 1 or stride[dim] == expected[dim] for dim in identity)
-    return identity if same else order
+    if 0 in shape or _lies_in(shape, stride, identity):
+        return identity
+    order = tuple(sorted(identity, key=lambda dim: (-stride[dim], dim)))
+    return order if _lies_in(shape, stride, order) else None
+
+
+def _lies_in(shape: Sequence[int], stride: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether the dims of a gapless tensor lie in memory as `order`."""
+    expected = dense_strides(shape, order)
+    return all([shape[dim] == 1 or stride[dim] == expected[dim] for dim in order])
 
 
 def read_signature(graph_module: fx.GraphModule, sizes: Sizes) -> Signature:

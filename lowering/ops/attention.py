@@ -55,7 +55,6 @@ def attention(
     A row whose scores are all -inf gives output 0 and logsumexp 0. NaN scores give NaN, also
     where eager's vectorized maximum misses them.
     """
-    _refuse_dropout(ctx)
     query = _grouped(query, key)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
     largest = hlo.reduce_max(scores, [LAST])
@@ -93,7 +92,6 @@ def attention_backward(
     scale * S^T @ query and P^T @ grad_output (FlashAttention-2, arXiv 2307.08691, section 3.1).
     Masked scores have P = 0, so rows without a key give no gradient.
     """
-    _refuse_dropout(ctx)
     dtype = spec_of(query).dtype
     wide = accumulation_dtype(dtype)
     query, grad, output = (_grouped(operand, key) for operand in (query, grad_output, output))
@@ -116,12 +114,6 @@ def attention_backward(
     grad_key = contract(ctx, narrow_scores, query, over_rows, (BATCH, BATCH))
     grad_value = contract(ctx, narrow_weights, grad, over_rows, (BATCH, BATCH))
     return as_result(ctx, 0, grad_query), as_result(ctx, 1, grad_key), as_result(ctx, 2, grad_value)
-
-
-def _refuse_dropout(ctx: LoweringContext) -> None:
-    reason = _dropout_reason(ctx.node)
-    if reason is not None:
-        raise ctx.unsupported(reason)
 
 
 def _grouped(operand: ir.Value, key: ir.Value) -> ir.Value:

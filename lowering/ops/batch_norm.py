@@ -208,9 +208,6 @@ def native_batch_norm(
     real: RealCount | None = None,
 ) -> NormResults:
     """Operand normalized by its own statistics in training, else by the running ones."""
-    reason = _mutates(ctx.node)
-    if reason is not None:
-        raise ctx.unsupported(reason)
     if running_mean is None or running_var is None:
         return _by_batch(ctx, operand, weight, bias, epsilon, real)[0]
     return _by_running(ctx, operand, weight, bias, running_mean, running_var, epsilon)

@@ -58,13 +58,6 @@ def dtype_reason(node: fx.Node) -> str | None:
     return None
 
 
-def refuse(ctx: LoweringContext) -> None:
-    """Raise what `dtype_reason` finds wrong with the node."""
-    reason = dtype_reason(ctx.node)
-    if reason is not None:
-        raise ctx.unsupported(reason)
-
-
 @lowering(aten.convolution.default, padding=convolved, check=dtype_reason)
 def convolution(
     ctx: LoweringContext,
@@ -79,7 +72,6 @@ def convolution(
     groups: int,
 ) -> ir.Value:
     """Cross-correlation of `operand` with `weight`, or its transpose, plus `bias` by channel."""
-    refuse(ctx)
     window = Window.of(len(operand.type.shape) - 2, stride, padding, dilation, groups)
     result = ctx.result
     apply = convolve_transposed if transposed else convolve

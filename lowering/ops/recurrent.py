@@ -44,12 +44,6 @@ def _reason(node: fx.Node) -> str | None:
     return "its input is batch-first" if named["batch_first"] else None
 
 
-def _refuse(ctx: LoweringContext) -> None:
-    reason = _reason(ctx.node)
-    if reason is not None:
-        raise ctx.unsupported(reason)
-
-
 class Gates(NamedTuple):
     """Activated gates, each `[batch, hidden]`, or `[time, batch, hidden]` for all steps."""
 
@@ -161,7 +155,6 @@ def lstm_layer(
 
     `real_steps` (0-d i32) is how many steps there are, where that is not all of them.
     """
-    _refuse(ctx)
     dtype = accumulation_dtype(spec_of(operand).dtype)
     biases = (input_bias, hidden_bias) if has_biases else ()
     sums = _in_time(_input_sums(ctx, operand, input_weight, biases), reverse, real_steps)
@@ -227,7 +220,6 @@ def lstm_layer_backward(
     each step. One loop then goes forwards for the cell states and one backwards for the
     gradients of the gates; the weights' gradients are contractions over all steps.
     """
-    _refuse(ctx)
     narrow = spec_of(operand).dtype
     dtype = accumulation_dtype(narrow)
     operand = _in_time(operand, reverse, real_steps)
