@@ -22,7 +22,7 @@ from tpu_compile.statistics import RECORDER
 Numbers = Mapping[torch.dtype, Sequence[float]]
 
 # Arrays of numbers that calls take again and again, such as the 2 of `x * 2.0`.
-_MOST_NUMBERS = 4096
+_MOST_NUMBERS = 64
 
 
 class Program:
@@ -98,7 +98,7 @@ class Program:
         if array is None:
             array = self._client.put(torch.tensor(numbers, dtype=dtype, device="cpu"), plan)
             if len(self._known_numbers) >= _MOST_NUMBERS:
-                self._known_numbers.clear()
+                del self._known_numbers[next(iter(self._known_numbers))]
             self._known_numbers[key] = array
         return array
 
