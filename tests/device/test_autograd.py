@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -232,3 +234,25 @@ def test_backward_from_other_threads() -> None:
     for thread in threads:
         thread.join()
     assert results == {index: [5.0 * index] * 2 for index in range(1, 4)}
+
+
+def test_backward_of_a_process_that_ran_one_before() -> None:
+    """The engine knows devices from its first backward pass on; threads of its own or not."""
+    code = """
+import threading, torch
+x = torch.ones(2, requires_grad=True)
+(x * 2).sum().backward()
+import tpu_compile.device
+def run():
+    y = torch.ones(2, device="tpu", requires_grad=True)
+    (y * 2).sum().backward()
+    results.append(y.grad.tolist())
+results = []
+run()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+assert results == [[2.0, 2.0]] * 2, results
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ _HOOKS: tuple[tuple[Any, str], ...] = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (getattr(torch._C, "_acc", None), "create_empty_tensor"),
     (OpOverload, "redispatch"),
+    (torch.autograd.graph, "_engine_run_backward"),
     (torch._tensor_str, "_tensor_str"),
     (torch.accelerator, "memory"),
     (torch.UntypedStorage, "_swap_data_ptr_"),
@@ -183,6 +184,7 @@ def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     _patch_printing()
+    _patch_backward()
 
 
 def patch_storages(
@@ -208,6 +210,23 @@ def patch_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
         for owner in (torch.accelerator, torch.accelerator.memory):
             if hasattr(owner, name):
                 setattr(owner, name, function)
+
+
+def _patch_backward() -> None:
+    """Run backward passes in the thread that asks for them.
+
+    The engine has a thread for each device that torch knew when the first backward pass ran, which
+    may have been before ours. With kernels in Python a thread of its own would gain nothing.
+    """
+    original = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(original)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return original(*args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward
 
 
 def _patch_printing() -> None:
