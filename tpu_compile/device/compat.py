@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._dynamo import trace_rules
 from torch._ops import OpOverload
 from torch.utils import backend_registration
 
@@ -44,6 +45,7 @@ _HOOKS = (
     "torch._C.DispatchKey.AutogradPrivateUse1",
     "torch._ops.OpOverload.redispatch",
     "torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed",
+    "torch._dynamo.trace_rules.add",
     "torch._neg_view",
     "torch._tensor_str._tensor_str",
     "torch.accelerator.memory",
@@ -197,6 +199,9 @@ def no_autocast() -> Any:
 def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
     torch.__future__.set_swap_module_params_on_conversion(True)
+    # After a graph break ops run with Dynamo watching: it must not compile our kernels' own code.
+    for name in ("tpu_compile", "lowering", "jaxlib"):
+        trace_rules.add(name)
     _patch_printing()
 
 
