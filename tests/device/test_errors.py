@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,11 +151,12 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_self_test_names_torch_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "_HOOKS", ((SimpleNamespace(), "create_empty_tensor"),))
+    hooks = (*compat._HOOKS, "torch._C._acc.make_devices", "torch.gone.entirely")
+    monkeypatch.setattr(compat, "_HOOKS", hooks)
     with pytest.raises(tpu_compile.DeviceError) as caught:
         compat.require_hooks()
     assert torch.__version__ in str(caught.value)
-    assert "create_empty_tensor" in str(caught.value)
+    assert "there is no torch._C._acc.make_devices, torch.gone.entirely." in str(caught.value)
     assert "backend=" in str(caught.value)
 
 

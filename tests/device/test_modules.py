@@ -184,3 +184,13 @@ def test_lazy_modules_and_initialization() -> None:
     weight = nn.init.orthogonal_(torch.empty(2, 2, device="tpu"))
     torch.testing.assert_close((weight @ weight.t()).cpu(), torch.eye(2), **TOLERANCES)
     assert nn.init.kaiming_uniform_(weight).is_tpu
+
+
+def test_compiled_functions_run_recurrent_modules_eagerly() -> None:
+    """Dynamo leaves them to torch, and must leave alone the kernels that run then."""
+    module = nn.GRU(2, 2)
+    ours = moved(module)
+    x = torch.randn(1, 1, 2)
+    compiled = torch.compile(lambda x: ours(x)[0] * 2, backend="tpu")
+    with torch.no_grad():
+        assert_same(compiled(x.to("tpu")), module(x)[0] * 2, **TOLERANCES)

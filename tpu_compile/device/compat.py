@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._dynamo import trace_rules
 from torch._ops import OpOverload
 from torch.utils import backend_registration
 
@@ -30,23 +31,38 @@ AUTOGRAD_KEY = "AutogradPrivateUse1"
 AUTOCAST_KEY = "AutocastPrivateUse1"
 _CPU = DispatchKeySet(DispatchKey.CPU)
 
-# What is used of torch's private side, as (owner, attribute).
-_HOOKS: tuple[tuple[Any, str], ...] = (
-    (torch._C, "_acc"),
-    (torch._C, "_construct_storage_from_data_pointer"),
-    (torch._C, "_dispatch_get_all_op_names"),
-    (torch._C, "_dispatch_get_registrations_for_dispatch_key"),
-    (torch._C, "_get_privateuse1_backend_name"),
-    (torch._C, "_ExcludeDispatchKeyGuard"),
-    (DispatchKey, AUTOCAST_KEY),
-    (backend_registration, "_setup_privateuseone_for_python_backend"),
-    (getattr(torch._C, "_acc", None), "create_empty_tensor"),
-    (OpOverload, "redispatch"),
-    (torch.autograd.graph, "_engine_run_backward"),
-    (torch._tensor_str, "_tensor_str"),
-    (torch.accelerator, "memory"),
-    (torch.UntypedStorage, "_swap_data_ptr_"),
+# What is used of torch's private side.
+_HOOKS = (
+    "torch._C._acc.create_empty_tensor",
+    "torch._C._acc.DeviceGuard",
+    "torch._C._acc.PrivateUse1Hooks",
+    "torch._C._construct_storage_from_data_pointer",
+    "torch._C._dispatch_get_all_op_names",
+    "torch._C._dispatch_get_registrations_for_dispatch_key",
+    "torch._C._get_privateuse1_backend_name",
+    "torch._C._ExcludeDispatchKeyGuard",
+    "torch._C.DispatchKey.AutocastPrivateUse1",
+    "torch._C.DispatchKey.AutogradPrivateUse1",
+    "torch._ops.OpOverload.redispatch",
+    "torch.autograd.graph._engine_run_backward",
+    "torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed",
+    "torch._dynamo.trace_rules.add",
+    "torch._neg_view",
+    "torch._tensor_str._tensor_str",
+    "torch.accelerator.memory",
+    "torch.UntypedStorage._swap_data_ptr_",
+    "torch.utils.backend_registration._setup_privateuseone_for_python_backend",
+    "torch.utils.generate_methods_for_privateuse1_backend",
 )
+
+
+def _is_missing(name: str) -> bool:
+    owner: Any = torch
+    for part in name.split(".")[1:]:
+        if not hasattr(owner, part):
+            return True
+        owner = getattr(owner, part)
+    return False
 
 
 def require_hooks() -> None:
@@ -55,7 +71,7 @@ def require_hooks() -> None:
     Raises:
         DeviceError: it has not, or another backend has taken the place.
     """
-    missing = [f"{owner!r}.{name}" for owner, name in _HOOKS if not hasattr(owner, name)]
+    missing = list(filter(_is_missing, _HOOKS))
     if missing:
         raise DeviceError(
             f"torch {torch.__version__} lacks what the device {NAME!r} is made of",
@@ -74,41 +90,37 @@ def require_hooks() -> None:
         )
 
 
-def register_device(module: Any, hooks: Any, guard: Any) -> None:
+def register_device(module: Any) -> None:
     """Make `tpu` a device of torch, with `module` as `torch.tpu`."""
+
+    class Hooks(torch._C._acc.PrivateUse1Hooks):
+        """What torch's C++ side asks about the device as a whole."""
+
+        def is_available(self) -> bool:
+            return True
+
+        def is_built(self) -> bool:
+            return True
+
+        def has_primary_context(self, dev_id: int) -> bool:
+            return True
+
+    class Guard(torch._C._acc.DeviceGuard):
+        """What torch's C++ side asks when it changes devices: there is one."""
+
+        def type_(self) -> Any:
+            return torch._C._autograd.DeviceType.PrivateUse1
+
     backend_registration._setup_privateuseone_for_python_backend(
-        NAME, backend_module=module, hook=hooks, device_guard=guard
+        NAME, backend_module=module, hook=Hooks(), device_guard=Guard()
     )
 
 
-class Hooks(torch._C._acc.PrivateUse1Hooks):
-    """What torch's C++ side asks about the device as a whole."""
-
-    def is_available(self) -> bool:
-        """Whether the device can be used: always, on the CPU if nothing else."""
-        return True
-
-    def is_built(self) -> bool:
-        """Whether torch was built with it."""
-        return True
-
-    def has_primary_context(self, dev_id: int) -> bool:
-        """Whether the device is in use already."""
-        return True
-
-
-class Guard(torch._C._acc.DeviceGuard):
-    """What torch's C++ side asks when it changes devices: there is one."""
-
-    def type_(self) -> Any:
-        """The kind of device that this guards."""
-        return torch._C._autograd.DeviceType.PrivateUse1
-
-
-# Looked up once: these are on the path of every op.
-_construct = torch._C._construct_storage_from_data_pointer
-_empty = torch._C._acc.create_empty_tensor
-_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+# Looked up once: these are on the path of every op. None of them is called if `_HOOKS` lack it.
+_construct: Any = getattr(torch._C, "_construct_storage_from_data_pointer", None)
+_empty: Any = getattr(getattr(torch._C, "_acc", None), "create_empty_tensor", None)
+_handle: Any = getattr(torch.ops.aten.set_.source_Storage_storage_offset, "_handle", None)
+_set: Any = getattr(_handle, "redispatch_boxed", None)
 
 
 def new_storage(pointer: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
@@ -151,6 +163,11 @@ def composite_overloads() -> list[tuple[OpOverload, bool]]:
     return list(found.items())
 
 
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of `tensor` that is negated on reading."""
+    return torch._neg_view(tensor)
+
+
 def aten_overloads(prefixes: tuple[str, ...]) -> list[OpOverload]:
     """Return the overloads of ATen whose names begin with one of `prefixes`."""
     found = []
@@ -183,6 +200,9 @@ def no_autocast() -> Any:
 def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
     torch.__future__.set_swap_module_params_on_conversion(True)
+    # After a graph break ops run with Dynamo watching: it must not compile our kernels' own code.
+    for name in ("tpu_compile", "lowering", "jaxlib"):
+        trace_rules.add(name)
     _patch_printing()
     _patch_backward()
 

@@ -43,7 +43,7 @@ def enable() -> None:
         if _libraries:
             return
         compat.require_hooks()
-        compat.register_device(module, compat.Hooks(), compat.Guard())
+        compat.register_device(module)
         _register_kernels()
         compat.patch()
         compat.patch_storages(storages.make, storages.METHODS)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from lowering.signature import dense_strides
 from tpu_compile.device import fallback
@@ -84,7 +85,7 @@ def replace(tensor: torch.Tensor, result: torch.Tensor) -> bool:
     with LOCK:
         store.value = value
     # The version counter tells autograd of the write.
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version + 1,))
+    increment_version((tensor,))
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tpu_compile.device import compat
 from tpu_compile.device.client import device_client, explained
 from tpu_compile.device.trace import LOCK, flush
 from tpu_compile.device.values import Kind, Value, store_of
@@ -76,7 +77,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj():
         view = view.conj()
-    return torch._neg_view(view) if tensor.is_neg() else view
+    return compat.negated(view) if tensor.is_neg() else view
 
 
 def _as_dtype(memory: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
