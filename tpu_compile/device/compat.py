@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
+from torch.nn.modules import lazy
 from torch.utils import backend_registration
 
 from tpu_compile.errors import DeviceError
@@ -182,7 +183,24 @@ def no_autocast() -> Any:
 def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
     torch.__future__.set_swap_module_params_on_conversion(True)
+    lazy.LazyModuleMixin._apply = _apply_around_uninitialized  # type: ignore[attr-defined]
     _patch_printing()
+
+
+def _apply_around_uninitialized(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """Do what `Module._apply` does; it cannot swap parameters without sizes, on any device."""
+    waiting = {k: p for k, p in self._parameters.items() if lazy.is_lazy(p)}
+    self._parameters.update(dict.fromkeys(waiting))
+    try:
+        super(lazy.LazyModuleMixin, self)._apply(fn, recurse)
+    finally:
+        self._parameters.update(waiting)
+    for name, parameter in waiting.items():
+        place = fn(parameter)
+        self._parameters[name] = torch.nn.UninitializedParameter(
+            parameter.requires_grad, device=place.device, dtype=place.dtype
+        )
+    return self
 
 
 def patch_storages(
