@@ -66,10 +66,10 @@ def main() -> None:
     index = {character: place for place, character in enumerate(CHARACTERS)}
     data = torch.tensor([index[character] for character in TEXT])
     model = TransformerModel().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=60)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
     criterion = nn.CrossEntropyLoss()
-    for step in range(61):
+    for step in range(41):
         starts = torch.randint(0, len(data) - LENGTH - 1, (BATCH,))
         pieces = torch.stack([data[start : start + LENGTH + 1] for start in starts]).to(device)
         logits = model(pieces[:, :-1])

@@ -13,6 +13,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch._dynamo import trace_rules
 from torch._ops import OpOverload
+from torch.nn.modules import lazy
 from torch.utils import backend_registration
 
 from tpu_compile.errors import DeviceError
@@ -203,8 +204,25 @@ def patch() -> None:
     # After a graph break ops run with Dynamo watching: it must not compile our kernels' own code.
     for name in ("tpu_compile", "lowering", "jaxlib"):
         trace_rules.add(name)
+    lazy.LazyModuleMixin._apply = _apply_around_uninitialized  # type: ignore[attr-defined]
     _patch_printing()
     _patch_backward()
+
+
+def _apply_around_uninitialized(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """Do what `Module._apply` does; it cannot swap parameters without sizes, on any device."""
+    waiting = {k: p for k, p in self._parameters.items() if lazy.is_lazy(p)}
+    self._parameters.update(dict.fromkeys(waiting))
+    try:
+        super(lazy.LazyModuleMixin, self)._apply(fn, recurse)
+    finally:
+        self._parameters.update(waiting)
+    for name, parameter in waiting.items():
+        place = fn(parameter)
+        self._parameters[name] = torch.nn.UninitializedParameter(
+            parameter.requires_grad, device=place.device, dtype=place.dtype
+        )
+    return self
 
 
 def patch_storages(

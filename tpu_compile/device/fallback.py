@@ -60,20 +60,21 @@ def run(
     host_args, host_kwargs = pytree.tree_map(to_host, (list(args), dict(kwargs)))
     # First of all, so that the CPU refuses wrong arguments in its own words.
     result = op(*host_args, **host_kwargs)
-    if counted:
-        _report(op, why)
     originals = {id(copy): item for item, copy in moved.values()}
-    for item, copy in _written(op, args, kwargs, moved):
-        if copy.shape != item.shape:
-            resize(item, tuple(copy.shape))
-        item.copy_(copy)
 
     def to_device(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
         return originals[id(item)] if id(item) in originals else from_host(item)
 
-    return pytree.tree_map(to_device, result)
+    results = pytree.tree_map(to_device, result)
+    if counted:
+        _report(op, why)
+    for item, copy in _written(op, args, kwargs, moved):
+        if copy.shape != item.shape:
+            resize(item, tuple(copy.shape))
+        item.copy_(copy)
+    return results
 
 
 def _report(op: OpOverload, why: str) -> None:
