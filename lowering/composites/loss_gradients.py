@@ -1,4 +1,4 @@
-"""Gradients that autograd asks for by name where it differentiates an op that was not decomposed."""
+"""Gradients that autograd asks for by name, as it does of ops that were not decomposed before."""
 
 from __future__ import annotations
 

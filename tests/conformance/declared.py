@@ -42,18 +42,28 @@ DECLARED: tuple[Declared, ...] = (
     Declared(
         "linalg.matrix_exp matrix_exp",
         "eager (torch 2.13) gives NaN, ours gives the float64 result rounded",
-        kinds="forward",
+        kinds="forward device",
         dtypes="bfloat16 float16",
     ),
     Declared(
         "gather multinomial scatter scatter_add",
         "a compiled program cannot raise for what it finds in the data (docs/troubleshooting.md)",
-        kinds="error",
+        kinds="error device-error",
     ),
     Declared(
         "bucketize index_add uniform",
         "eager refuses when it runs what fake tensors let pass; we do not check it yet",
-        kinds="error",
+        kinds="error device-error",
+    ),
+    Declared(
+        "aminmax complex histogramdd",
+        "the CPU refuses when it runs what fake tensors let pass; we do not check it yet",
+        kinds="device-error",
+    ),
+    Declared(
+        "sparse.mm.reduce sparse.sampled_addmm to_sparse",
+        "the device has no sparse tensors",
+        kinds="device device-backward device-out",
     ),
     Declared(
         "native_batch_norm",

@@ -123,7 +123,7 @@ def test_wrong_arguments_raise_what_the_cpu_raises(call: Callable[[torch.Tensor]
 )
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_what_the_device_lacks_is_said(call: Callable[[torch.Tensor], Any]) -> None:
-    with pytest.raises(tpu_compile.DeviceError, match="the device tpu has n|The device tpu has no"):
+    with pytest.raises(tpu_compile.DeviceError, match=r"[tT]he device tpu has no"):
         call(torch.zeros(2, 2, device="tpu"))
 
 
