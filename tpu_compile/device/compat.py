@@ -217,9 +217,11 @@ def _apply_around_uninitialized(self: Any, fn: Callable[[Any], Any], recurse: bo
         super(lazy.LazyModuleMixin, self)._apply(fn, recurse)
     finally:
         self._parameters.update(waiting)
+    # What torch's type stubs say of it is wrong.
+    make: Any = torch.nn.UninitializedParameter
     for name, parameter in waiting.items():
         place = fn(parameter)
-        self._parameters[name] = torch.nn.UninitializedParameter(
+        self._parameters[name] = make(
             parameter.requires_grad, device=place.device, dtype=place.dtype
         )
     return self
