@@ -72,6 +72,14 @@ def test_views_keep_their_strides_and_aliases() -> None:
     torch.testing.assert_close(result.cpu(), view.t() + 1)
 
 
+def test_conjugated_and_negated_views_are_read_as_they_are() -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    given = x.to("tpu")
+    compiled = torch.compile(lambda x: x * 2, backend="tpu", fullgraph=True)
+    torch.testing.assert_close(compiled(given.conj()).cpu(), x.conj() * 2)
+    torch.testing.assert_close(compiled(given.conj().imag).cpu(), x.conj().imag * 2)
+
+
 def test_a_write_through_a_view_reaches_its_base() -> None:
     base = torch.arange(12.0).reshape(3, 4)
     device_base = base.to("tpu")

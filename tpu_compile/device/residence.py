@@ -45,6 +45,9 @@ class DeviceSlot:
         return value.array
 
     def _is_whole(self, tensor: torch.Tensor) -> bool:
+        if tensor.is_conj() or tensor.is_neg():
+            # The memory holds other numbers than the tensor.
+            return False
         if self._identity:
             return tensor.is_contiguous() and not tensor.storage_offset()
         view = _view_of(tensor, self._kind)
@@ -60,7 +63,11 @@ class DeviceSlot:
             if value.array is not None and value.kind is self._kind and self._is_whole(tensor):
                 return value
             dense = (
-                tensor.detach().permute(self._order).clone(memory_format=torch.contiguous_format)
+                tensor.detach()
+                .resolve_conj()
+                .resolve_neg()
+                .permute(self._order)
+                .clone(memory_format=torch.contiguous_format)
             )
             flush()
             return store_of(dense).value
