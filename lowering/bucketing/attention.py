@@ -29,6 +29,7 @@ def attention_backward_padded(call: Call) -> Outcome:
     """The gradients: rows and keys that are padding take no part in any sum."""
     query, key, value = (call.layout(name) for name in ("query", "key", "value"))
     _hide_keys(call, query)
+    _hide_rows_of_mask(call, query)
     for name in ("grad_out", "query", "out", "logsumexp"):
         layout = call.layout(name)
         wanted = [*query.dims[:FEATURES], *layout.dims[FEATURES:]]
@@ -56,6 +57,23 @@ def _hide_keys(call: Call, query: Layout) -> None:
         mask = _without_padded_keys(call, mask, keys)
     if mask is not None:
         call.replace("attn_mask", mask)
+
+
+def _hide_rows_of_mask(call: Call, query: Layout) -> None:
+    """Have rows that are padding weigh nothing, of which the mask may say anything.
+
+    Gradients of keys and values are sums over rows: a weight of NaN would show there.
+    """
+    rows = query.dims[ROWS]
+    mask = call.value("attn_mask")
+    if mask is None or not is_padded(rows):
+        return
+    spec = spec_of(mask)
+    if spec.shape[-2] == 1:
+        return
+    valid = hlo.broadcast_in_dim(call.sizes.valid(rows), spec.shape, [len(spec.shape) - 2])
+    nothing = False if spec.dtype is torch.bool else -math.inf
+    call.replace("attn_mask", hlo.select(valid, mask, hlo.full(spec.shape, spec.dtype, nothing)))
 
 
 def _without_padded_keys(call: Call, mask: ir.Value | None, keys: Dim) -> ir.Value:

@@ -72,6 +72,22 @@ def test_attention(causal: bool, gradients: bool) -> None:
     )
 
 
+def test_padding_of_a_computed_mask_does_not_show() -> None:
+    def function(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=(mask * 2).detach())
+
+    check(
+        function,
+        lambda b, s: [*(torch.randn(b, 2, s, 8) for _ in range(3)), torch.randn(b, 1, s, s)],
+        [(3, 5), (6, 9), (8, 16)],
+        gradients=True,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
 def test_positions() -> None:
     def function(table: torch.Tensor, x: torch.Tensor, index: torch.Tensor) -> Any:
         flat = x.reshape(-1)
