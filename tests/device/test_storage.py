@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import numpy
 import pytest
@@ -280,3 +281,26 @@ def test_printing_compiles_nothing() -> None:
         assert repr(x.requires_grad_()).endswith("device='tpu:0', requires_grad=True)")
         assert f"{x[0]:.1f}" == "1.5"
         assert str(torch.empty(0, device="tpu")) == "tensor([], device='tpu:0')"
+
+
+def test_state_of_a_compiled_module_on_the_cpu_can_be_loaded() -> None:
+    """Parameters that something refers to weakly cannot be swapped: only moves may do that."""
+    model = torch.nn.Linear(3, 2)
+    references = [weakref.ref(parameter) for parameter in model.parameters()]
+    state = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    model.load_state_dict(state)
+    model.double()
+    assert all(reference() is not None for reference in references)
+    assert torch.equal(model.weight, state["weight"].double())
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+
+
+def test_tied_weights_stay_tied_on_the_way_there_and_back() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    model.to("tpu")
+    assert model[1].weight is model[0].weight
+    assert model[0].weight.device.type == "tpu"
+    model.cpu()
+    assert model[1].weight is model[0].weight
+    assert model[0].weight.device.type == "cpu"

@@ -200,7 +200,7 @@ def no_autocast() -> Any:
 
 def patch() -> None:
     """Set what torch must be told of a device without memory of its own."""
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    _patch_conversion()
     # After a graph break ops run with Dynamo watching: it must not compile our kernels' own code.
     for name in ("tpu_compile", "lowering", "jaxlib"):
         trace_rules.add(name)
@@ -250,6 +250,39 @@ def patch_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
         for owner in (torch.accelerator, torch.accelerator.memory):
             if hasattr(owner, name):
                 setattr(owner, name, function)
+
+
+def _patch_conversion() -> None:
+    """Swap the parameters of modules that move between the device and the CPU.
+
+    Torch makes new parameters otherwise, which unties tied weights. It can be told to swap them,
+    but for everything: `load_state_dict` of compiled modules would fail, whose parameters have weak
+    references.
+    """
+    original: Any = torch.nn.Module._apply
+    future = torch.__future__
+
+    @functools.wraps(original)
+    def apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        if future.get_swap_module_params_on_conversion() or not _changes_device(self, fn):
+            return original(self, fn, recurse)
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return original(self, fn, recurse)
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+def _changes_device(module: torch.nn.Module, fn: Callable[[Any], Any]) -> bool:
+    """Whether a conversion of a module's tensors, tried on empty ones, moves some to or from us."""
+    for device in {tensor.device for tensor in (*module.parameters(), *module.buffers())}:
+        with torch.no_grad():
+            found = fn(torch.empty((0,), device=device)).device
+        if found.type != device.type and NAME in (found.type, device.type):
+            return True
+    return False
 
 
 def _patch_backward() -> None:
