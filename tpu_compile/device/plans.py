@@ -38,6 +38,8 @@ from tpu_compile.device.values import memory_layout
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 UNTRACEABLE = (UnsupportedFakeTensorException, UnsupportedOperatorException)
+# What fake tensors and decompositions raise for arguments that eager refuses too.
+REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AssertionError)
 
 # Torch lets these write to expanded tensors: which of the writes comes last does not matter, or is
 # the caller's business.
@@ -319,7 +321,7 @@ def _trace(
             raise NotCompilableError("its result depends on data", reads_data=True) from error
         except UNTRACEABLE as error:
             raise NotCompilableError(f"torch cannot trace it ({error})") from error
-        except Exception as error:
+        except REFUSALS as error:
             # Wrong arguments, most likely. What runs it on the CPU raises what the CPU does.
             raise NotCompilableError(f"torch refuses to trace it ({error})") from None
 
