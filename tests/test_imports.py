@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("lowering", "tpu_compile")
-JAXLIB_IMPORTERS = {"lowering.mlir.bindings", "tpu_compile.runtime.pjrt"}
+JAXLIB_IMPORTERS = {"lowering.mlir.bindings", "tpu_compile.runtime.pjrt.bindings"}
 
 # Lowest first. A module imports from its own layer and from those below; names are prefixes.
 LAYERS: tuple[tuple[str, ...], ...] = (

@@ -138,7 +138,7 @@ def test_missing_and_closed_plugin() -> None:
 
 
 def test_no_tpu_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pjrt, "tpu_is_attached", lambda: False)
+    monkeypatch.setattr(pjrt.client, "tpu_is_attached", lambda: False)
     with pytest.raises(tpu_compile.DeviceError, match="no TPU in this machine"):
         pjrt.open_client("tpu")
 

@@ -165,7 +165,7 @@ def test_empty_results_have_eagers_strides(client: pjrt.Client) -> None:
 
 
 def test_every_dtype_crosses_both_ways(client: pjrt.Client) -> None:
-    for dtype in pjrt._NUMPY_DTYPES:
+    for dtype in pjrt.DTYPES:
         values = torch.arange(7).to(torch.float32).to(dtype)
         array = client.put(values, client.put_plan((7,), dtype))
         back = client.read(array, dtype)

@@ -22,7 +22,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = argparse.ArgumentParser(
         prog="tpu-compile-inspect",
-        description="Ask the compiler about a PyTorch model: its programs, memory, cost, recompiles.",
+        description="Ask the compiler about a PyTorch model: programs, memory, cost, recompiles.",
         epilog="tpu-compile-inspect COMMAND --help shows examples of a command.",
     )
     parser.add_argument("--version", action="version", version=f"tpu_compile {__version__}")

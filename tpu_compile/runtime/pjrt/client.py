@@ -1,4 +1,4 @@
-"""The only module that touches jaxlib's private run-time API: clients, buffers, executables.
+"""Clients, arrays and executables of the run time.
 
 Nothing here imports `jax`, and nothing here makes jaxlib import it: jaxlib does so whenever it has
 to invent an abstract value, so every call that makes an array is given ours (`_Aval`). A process
@@ -8,27 +8,27 @@ data, is overruled for each array that is put.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib.util
-import os
 import platform
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jaxlib
 import ml_dtypes
 import numpy
 import torch
-from jaxlib import _jax, lapack  # type: ignore[attr-defined]
-from jaxlib import xla_client as xc
 
 from tpu_compile.errors import CompilationError, DeviceError, OptionError
+from tpu_compile.runtime.pjrt.bindings import JAXLIB_VERSION, _jax, lapack, xc
+from tpu_compile.runtime.pjrt.plugins import (
+    load_plugin,
+    named_by_environment,
+    quiet_stderr,
+    tpu_is_attached,
+)
 from tpu_compile.runtime.residency import Residency
 
 _NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
@@ -62,9 +62,6 @@ _AS_BITS: dict[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e5m2fnuz: torch.uint8,
 }
-
-
-_GOOGLE_PCI_VENDOR = "0x1ae0"
 
 
 class _Aval:
@@ -132,7 +129,7 @@ class Client:
     @property
     def version(self) -> str:
         """Platform, plugin and jaxlib versions: what a serialized executable depends on."""
-        parts = [self.platform, self._client.platform_version, jaxlib.__version__, self.device_kind]
+        parts = [self.platform, self._client.platform_version, JAXLIB_VERSION, self.device_kind]
         if self.platform == "cpu":
             # XLA compiles for the instruction set of the machine it runs on.
             parts.append(
@@ -229,24 +226,10 @@ class Client:
         _prepare_lapack(module)
         try:
             return self._client.compile_and_load(
-                module, self._device_list, _compile_options(xla_options)
+                module, self._device_list, compile_options(xla_options)
             )
         except xc.XlaRuntimeError as error:
-            for name, value in xla_options:
-                if f"option: '{name}'" in str(error) or f"option {name}," in str(error):
-                    raise OptionError(
-                        f"XLA refuses the compile option {name!r} with the value {value!r}",
-                        why=str(error),
-                        ways_out=("correct or drop it in `xla_options`",),
-                    ) from error
-            raise CompilationError(
-                "XLA could not compile a graph",
-                why=str(error),
-                ways_out=(
-                    'fallback="eager" around the op that the message names',
-                    "report this graph as a fault of tpu_compile",
-                ),
-            ) from error
+            raise compile_error(error, xla_options) from error
 
     def serialize(self, executable: Any) -> bytes:
         """Return the executable as bytes for `deserialize` on the same platform and version."""
@@ -305,7 +288,8 @@ _from_dlpack = torch._C._from_dlpack
 _NO_DLPACK = frozenset(_AS_BITS) - {torch.bfloat16}
 
 
-def _compile_options(xla_options: Sequence[tuple[str, Any]]) -> Any:
+def compile_options(xla_options: Sequence[tuple[str, Any]]) -> Any:
+    """Return jaxlib's compile options with XLA's own options set by name."""
     options = xc.CompileOptions()
     if xla_options:
         options.env_option_overrides = [(name, _xla_value(value)) for name, value in xla_options]
@@ -314,6 +298,27 @@ def _compile_options(xla_options: Sequence[tuple[str, Any]]) -> Any:
 
 def _xla_value(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def compile_error(
+    error: Exception, xla_options: Sequence[tuple[str, Any]]
+) -> OptionError | CompilationError:
+    """Return what to raise for a refusal of XLA's: an option's fault, or the module's."""
+    for name, value in xla_options:
+        if f"option: '{name}'" in str(error) or f"option {name}," in str(error):
+            return OptionError(
+                f"XLA refuses the compile option {name!r} with the value {value!r}",
+                why=str(error),
+                ways_out=("correct or drop it in `xla_options`",),
+            )
+    return CompilationError(
+        "XLA could not compile a graph",
+        why=str(error),
+        ways_out=(
+            'fallback="eager" around the op that the message names',
+            "report this graph as a fault of tpu_compile",
+        ),
+    )
 
 
 # What an execution or a transfer raises when the device fails.
@@ -341,10 +346,10 @@ def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
     """
     with _lock:
         if platform == "cpu":
-            with _quiet_stderr():
+            with quiet_stderr():
                 client = xc.make_cpu_client(asynchronous=True)
             return Client("cpu", client, aliases_host_memory=alias_host_memory)
-        if platform == "tpu" and not _named_by_environment(platform) and not tpu_is_attached():
+        if platform == "tpu" and not named_by_environment(platform) and not tpu_is_attached():
             # libtpu would ask Google Cloud's metadata server for minutes before it gave up.
             raise DeviceError(
                 "There is no TPU in this machine",
@@ -354,9 +359,9 @@ def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
                     "PJRT_NAMES_AND_LIBRARY_PATHS=tpu:/path/to/libtpu.so to start it all the same",
                 ),
             )
-        _load_plugin(platform)
+        load_plugin(platform)
         try:
-            with _quiet_stderr():
+            with quiet_stderr():
                 client = xc.make_c_api_client(platform)
         except Exception as error:
             raise DeviceError(
@@ -365,86 +370,3 @@ def open_client(platform: str, *, alias_host_memory: bool = True) -> Client:
                 ways_out=("check that the device is attached", 'tpu_compile.set_platform("cpu")'),
             ) from error
         return Client(platform, client, aliases_host_memory=False)
-
-
-def _load_plugin(platform: str) -> None:
-    if xc.pjrt_plugin_loaded(platform):
-        return
-    path = plugin_path(platform)
-    near = platform.strip().lower()
-    if path is None:
-        raise DeviceError(
-            f"There is no PJRT plugin for the platform {platform!r}",
-            why="neither libtpu nor a package under `jax_plugins` provides it"
-            + (f"; did you mean {near!r}?" if near in ("cpu", "tpu") else ""),
-            ways_out=(
-                "pip install tpu_compile[tpu] for TPUs",
-                "set PJRT_NAMES_AND_LIBRARY_PATHS=name:/path/to/plugin.so",
-                'tpu_compile.set_platform("cpu")',
-            ),
-        )
-    try:
-        xc.load_pjrt_plugin_dynamically(platform, path)
-        xc.initialize_pjrt_plugin(platform)
-    except Exception as error:
-        raise DeviceError(
-            f"The PJRT plugin {platform!r} cannot be loaded",
-            why=str(error),
-            ways_out=('tpu_compile.set_platform("cpu")',),
-        ) from error
-
-
-def plugin_path(platform: str) -> str | None:
-    """Return the shared library of a PJRT plugin, or None if none is installed.
-
-    Looks at `PJRT_NAMES_AND_LIBRARY_PATHS` (`name:path,name:path`, as JAX does), at libtpu, and
-    for a library in the folder `jax_plugins/<platform>` that plugin packages install.
-    """
-    named = _named_by_environment(platform)
-    if named is not None:
-        return named
-    if platform == "tpu":
-        with contextlib.suppress(ImportError):
-            import libtpu
-
-            return str(libtpu.get_library_path())
-    plugins = importlib.util.find_spec("jax_plugins")
-    for folder in plugins.submodule_search_locations or () if plugins else ():
-        for library in sorted(Path(folder, platform).glob("*.so")):
-            return str(library)
-    return None
-
-
-def _named_by_environment(platform: str) -> str | None:
-    for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
-        name, _, path = pair.partition(":")
-        if name == platform and path:
-            return path
-    return None
-
-
-def tpu_is_attached() -> bool:
-    """Whether a TPU chip is among this machine's PCI devices; starts nothing."""
-    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
-        with contextlib.suppress(OSError):
-            if vendor.read_text().strip() == _GOOGLE_PCI_VENDOR:
-                return True
-    return False
-
-
-@contextlib.contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Keep what native code prints while a client starts off the user's terminal.
-
-    jaxlib writes informational lines straight to file descriptor 2; an error still arrives as
-    an exception.
-    """
-    sys.stderr.flush()
-    saved = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as sink:
-            os.dup2(sink.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
