@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tpu_compile.capture", "tpu_compile.partition"),
     ("tpu_compile.runner",),
     ("tpu_compile.backend",),
-    ("tpu_compile.explanation", "tpu_compile.warming"),
+    ("tpu_compile.explanation", "tpu_compile.warming", "tpu_compile.ahead"),
     ("tpu_compile.public", "tpu_compile.registration"),
     ("tpu_compile.inspector", "tpu_compile.pytest_plugin", "tpu_compile.testing"),
 )

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -59,10 +60,40 @@ def tpu(
     try:
         chosen = from_torch_compile(mode, options)
         _check_devices(graph_module)
-        compiler = _GraphCompiler(chosen, current_client(), graph_module)
+        make = _PLAN_COMPILER.get() or _compile_for_current_client
+        compiler = _GraphCompiler(chosen, make(chosen), graph_module)
         return capture.compile_captured(graph_module, example_inputs, compiler.compile)
     except TpuCompileError as error:
         raise capture.raise_through_dynamo(error) from error.__cause__
+
+
+class PlanCompiler(Protocol):
+    """Makes callables of the graphs that belong to one Dynamo graph."""
+
+    platform: str
+    """PJRT name of the platform that the graphs are planned for."""
+
+    def compile(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
+        """Return the callable on the list of the graph's inputs.
+
+        Raises:
+            UnsupportedOpError: a lowering declines its node; the graph is planned again without.
+        """
+
+
+_PLAN_COMPILER: contextvars.ContextVar[Callable[[CompileOptions], PlanCompiler] | None] = (
+    contextvars.ContextVar("plan_compiler", default=None)
+)
+
+
+@contextlib.contextmanager
+def compiling_by(make: Callable[[CompileOptions], PlanCompiler]) -> Iterator[None]:
+    """Let `make(options)` compile, in this context, in place of the current platform's client."""
+    token = _PLAN_COMPILER.set(make)
+    try:
+        yield
+    finally:
+        _PLAN_COMPILER.reset(token)
 
 
 @dataclass(frozen=True)
@@ -136,28 +167,28 @@ class _GraphCompiler:
     """Compiles the functional graphs of one Dynamo graph with one set of options."""
 
     def __init__(
-        self, options: CompileOptions, client: Client, graph_module: fx.GraphModule
+        self, options: CompileOptions, compiler: PlanCompiler, graph_module: fx.GraphModule
     ) -> None:
         self._options = options
-        self._client = client
+        self._compiler = compiler
         self._function, self._where = capture.function_name(graph_module)
         self._break_reason = capture.break_reason(graph_module)
-        self._family = Family()
 
     def compile(self, graph_module: fx.GraphModule, kind: str) -> capture.Compiled:
         """Return the callable of a functional graph; `kind` is what AOTAutograd made it for."""
         RECORDER.count("graphs")
-        give_keys_for_states(graph_module, self._client.platform)
+        platform = self._compiler.platform
+        give_keys_for_states(graph_module, platform)
         if kind == "backward":
             _warn_about_other_numbers(graph_module)
         name = GraphName(self._function, self._where, kind)
         declined: dict[str, str] = {}
         while True:
-            graph_plan = plan(graph_module, self._client.platform, declined)
+            graph_plan = plan(graph_module, platform, declined)
             if graph_plan.fallbacks and self._options.fallback == "error":
                 raise _unsupported(graph_plan)
             try:
-                compiled = self._compile_plan(graph_plan, name)
+                compiled = self._compiler.compile(graph_plan, name)
             except UnsupportedOpError as error:
                 if self._options.fallback == "error" or error.node_name in {None, *declined}:
                     raise
@@ -167,42 +198,6 @@ class _GraphCompiler:
             warn_once(graph_plan.fallbacks)
             self._report(graph_plan, name, compiled)
             return compiled
-
-    def _compile_plan(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
-        hints = capture.hinted_sizes()
-        ahead = capture.versions_raised_before_calls(name.kind) if graph_plan.is_whole else ()
-        executables: dict[Part | SizedOp, Callable[..., Any]] = {
-            step: GraphExecutable(
-                step.graph_module,
-                name=name,
-                options=self._options,
-                client=self._client,
-                bindings=hints,
-                versions_ahead=ahead,
-                dimensions=capture.dimensions,
-                family=self._family if graph_plan.is_whole else None,
-                saved=self._saved(graph_plan, name) if graph_plan.is_whole else None,
-            )
-            for step in graph_plan.steps
-            if isinstance(step, Part)
-        }
-        if graph_plan.is_whole:
-            (executable,) = executables.values()
-            return executable
-        for step in graph_plan.steps:
-            if isinstance(step, SizedOp):
-                executables[step] = SizedExecutable(
-                    step.node, name=name, options=self._options, client=self._client
-                )
-        family = self._family if name.kind == "backward" else None
-        return PartitionedGraph(graph_plan, executables, family)
-
-    def _saved(self, graph_plan: Plan, name: GraphName) -> Saved | None:
-        if name.kind != "forward":
-            return None
-        (output,) = [n for n in graph_plan.graph_module.graph.nodes if n.op == "output"]
-        places = capture.saved_tensors(len(output.args[0]))
-        return None if places is None else Saved(*places, capture.saved_tensors_are_seen)
 
     def _report(self, graph_plan: Plan, name: GraphName, compiled: capture.Compiled) -> None:
         stack = getattr(_observers, "stack", ())
@@ -230,6 +225,58 @@ class _GraphCompiler:
             executables = (compiled,) if isinstance(compiled, GraphExecutable) else ()
         for observer in stack:
             observer.seen.append((report, executables))
+
+
+class _ClientCompiler:
+    """Compiles plans for the client of this process."""
+
+    def __init__(self, options: CompileOptions, client: Client) -> None:
+        self.platform = client.platform
+        self._options = options
+        self._client = client
+        self._family = Family()
+
+    def compile(self, graph_plan: Plan, name: GraphName) -> capture.Compiled:
+        """Return a `GraphExecutable`, or what runs several of them and eager ops in turn."""
+        hints = capture.hinted_sizes()
+        ahead = capture.versions_raised_before_calls(name.kind) if graph_plan.is_whole else ()
+        executables: dict[Part | SizedOp, Callable[..., Any]] = {
+            step: GraphExecutable(
+                step.graph_module,
+                name=name,
+                options=self._options,
+                client=self._client,
+                bindings=hints,
+                versions_ahead=ahead,
+                dimensions=capture.dimensions,
+                family=self._family if graph_plan.is_whole else None,
+                saved=_saved(graph_plan, name) if graph_plan.is_whole else None,
+            )
+            for step in graph_plan.steps
+            if isinstance(step, Part)
+        }
+        if graph_plan.is_whole:
+            (executable,) = executables.values()
+            return executable
+        for step in graph_plan.steps:
+            if isinstance(step, SizedOp):
+                executables[step] = SizedExecutable(
+                    step.node, name=name, options=self._options, client=self._client
+                )
+        family = self._family if name.kind == "backward" else None
+        return PartitionedGraph(graph_plan, executables, family)
+
+
+def _compile_for_current_client(options: CompileOptions) -> PlanCompiler:
+    return _ClientCompiler(options, current_client())
+
+
+def _saved(graph_plan: Plan, name: GraphName) -> Saved | None:
+    if name.kind != "forward":
+        return None
+    (output,) = [n for n in graph_plan.graph_module.graph.nodes if n.op == "output"]
+    places = capture.saved_tensors(len(output.args[0]))
+    return None if places is None else Saved(*places, capture.saved_tensors_are_seen)
 
 
 def _unsupported(graph_plan: Plan) -> UnsupportedOpError:

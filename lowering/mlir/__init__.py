@@ -1,12 +1,19 @@
 """MLIR for everyone else: jaxlib's bindings, contexts that remember, quick builders of StableHLO.
 
 jaxlib promises no stable interface for its bindings; `bindings` alone imports them (and
-`tpu_compile/runtime/pjrt.py` those of the run time). The package must not know torch.
+`tpu_compile/runtime/pjrt/bindings.py` those of the run time). The package must not know torch.
 """
 
 from lowering.mlir import stablehlo
 from lowering.mlir.bindings import chlo, func, ir
-from lowering.mlir.context import Context, create_context, memo, module_bytecode, module_text
+from lowering.mlir.context import (
+    Context,
+    create_context,
+    memo,
+    module_bytecode,
+    module_text,
+    portable_artifact,
+)
 
 __all__ = [
     "Context",
@@ -17,5 +24,6 @@ __all__ = [
     "memo",
     "module_bytecode",
     "module_text",
+    "portable_artifact",
     "stablehlo",
 ]

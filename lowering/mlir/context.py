@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from typing import Any
 
-from lowering.mlir.bindings import chlo, ir, register_dialects, stablehlo
+from lowering.mlir.bindings import PassManager, chlo, ir, register_dialects, stablehlo
 
 
 class Context(ir.Context):
@@ -55,3 +56,23 @@ def module_bytecode(module: ir.Module) -> bytes:
 def module_text(module: ir.Module, *, locations: bool = False) -> str:
     """Return the textual form of `module`; constants are printed whole."""
     return str(module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations))
+
+
+@functools.cache
+def _register_passes() -> None:
+    stablehlo.register_stablehlo_passes()
+
+
+def portable_artifact(module: ir.Module) -> bytes:
+    """Return `module` in StableHLO's versioned form (VHLO), which later versions can read.
+
+    CHLO, which has no such form, is first expanded to StableHLO.
+    """
+    _register_passes()
+    copy = ir.Module.parse(str(module.operation.get_asm(enable_debug_info=True)), module.context)
+    PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))", module.context).run(
+        copy.operation
+    )
+    return bytes(
+        stablehlo.serialize_portable_artifact(copy, stablehlo.get_current_version(), False)
+    )

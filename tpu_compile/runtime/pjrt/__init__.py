@@ -14,6 +14,7 @@ from tpu_compile.runtime.pjrt.client import (
 from tpu_compile.runtime.pjrt.compile_only import (
     CompileOnlyClient,
     OutOfMemoryError,
+    UnknownTopologyError,
     open_compile_only,
 )
 from tpu_compile.runtime.pjrt.plugins import plugin_path, tpu_is_attached
@@ -25,6 +26,7 @@ __all__ = [
     "CompileOnlyClient",
     "OutOfMemoryError",
     "Put",
+    "UnknownTopologyError",
     "execute",
     "open_client",
     "open_compile_only",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpu_compile.errors import CompilationError, DeviceError
@@ -36,6 +36,10 @@ class OutOfMemoryError(CompilationError):
 
     needed: int | None = None
     available: int | None = None
+
+
+class UnknownTopologyError(DeviceError):
+    """The plugin knows no topology of that name."""
 
 
 class CompileOnlyClient:
@@ -72,15 +76,15 @@ class CompileOnlyClient:
                 raise _out_of_memory(error) from error
             raise compile_error(error, xla_options) from error
 
-    def available_bytes(self, probe: Any) -> int | None:
+    def available_bytes(self, make_probe: Callable[[], Any]) -> int | None:
         """Return the bytes of HBM that a program may use; None where the compiler does not say.
 
-        It is less than the capacity: the run time keeps some. `probe` is a module that fits no
-        chip, of which the compiler says so.
+        It is less than the capacity: the run time keeps some. `make_probe` gives a module that
+        fits no chip, of which the compiler says so.
         """
         if self._available is None:
             try:
-                self.compile(probe)
+                self.compile(make_probe())
             except OutOfMemoryError as error:
                 self._available = error.available
         return self._available
@@ -120,7 +124,8 @@ def open_compile_only(platform: str, topology: str, one_chip: bool) -> CompileOn
     `one_chip` is for a topology of a single chip, which is smaller than a host.
 
     Raises:
-        DeviceError: the plugin is missing, or knows no such topology.
+        DeviceError: the plugin is missing.
+        UnknownTopologyError: it knows no such topology.
     """
     with _lock, quiet_stderr():
         # libtpu would ask Google Cloud's metadata server which machine this is, for minutes.
@@ -131,7 +136,7 @@ def open_compile_only(platform: str, topology: str, one_chip: bool) -> CompileOn
             described: Any = xc.make_tfrt_tpu_c_api_device_topology(topology, **bounds)
             devices = described._make_compile_only_devices()
         except xc.XlaRuntimeError as error:
-            raise DeviceError(
+            raise UnknownTopologyError(
                 f"The compiler of {platform!r} knows no topology {topology!r}", why=str(error)
             ) from error
         return CompileOnlyClient(platform, devices, str(described.platform_version))
