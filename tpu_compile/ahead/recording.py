@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +17,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.eval_frame import innermost_fn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 from torch.utils import _pytree as pytree
 
 from lowering.errors import TpuCompileError
 from lowering.sizes import Bindings, Sizes, UnboundSizeError, bind, placeholder_symbols
 from tpu_compile import backend, capture
+from tpu_compile.ahead.fake import NEEDS_DATA, fake_tensors
 from tpu_compile.history import GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.partition import Plan
@@ -195,24 +192,41 @@ def record(
     unlimited = torch._dynamo.config.patch(
         recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
     )
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
-        for block in (_untouched(), mode, unlimited, backend.compiling_by(compiler)):
-            stack.enter_context(block)
+        stack.enter_context(_untouched())
+        mode = stack.enter_context(fake_tensors())
+        stack.enter_context(unlimited)
+        stack.enter_context(backend.compiling_by(compiler))
         observer = stack.enter_context(backend.observe())
         try:
             function, args, kwargs = make()
             args, kwargs = pytree.tree_map_only(
                 torch.Tensor, mode.from_tensor, (list(args), dict(kwargs))
             )
-            compiled = torch.compile(
-                _original(function), backend=recording_backend, dynamic=dynamic
-            )
-            compiled(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            if not _calls_compiled(function):
+                function = torch.compile(
+                    _original(function), backend=recording_backend, dynamic=dynamic
+                )
+            function(*args, **kwargs)
+        except NEEDS_DATA as error:
             raise _value_needed(f"{error.func} gives what only the data can tell") from error
     recording.reports = observer.reports()
     return recording
+
+
+def _calls_compiled(function: Callable[..., Any]) -> bool:
+    """Whether `function` is a plain one that names what `torch.compile` made.
+
+    Then it runs as it is: compiling it as well would inline what its author compiles by itself.
+    """
+    if not inspect.isfunction(function) or _is_compiled(function):
+        return False
+    found = inspect.getclosurevars(function)
+    return any(map(_is_compiled, (*found.nonlocals.values(), *found.globals.values())))
+
+
+def _is_compiled(thing: Any) -> bool:
+    return isinstance(thing, OptimizedModule) or hasattr(thing, "_torchdynamo_orig_callable")
 
 
 def _original(function: Callable[..., Any]) -> Callable[..., Any]:
