@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "tpu_compile.chooser",
         "tpu_compile.history",
         "tpu_compile.framing",
+        "tpu_compile.budgets",
     ),
     ("tpu_compile.loading",),
     ("tpu_compile.device",),

@@ -10,7 +10,7 @@ from lowering.mlir import module_bytecode
 from tpu_compile.errors import TpuCompileError
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
-from tpu_compile.runtime.cache import ProgramCache, program_key
+from tpu_compile.runtime.cache import ProgramCache, key_parts, program_key
 from tpu_compile.runtime.pjrt import Client
 from tpu_compile.statistics import RECORDER, CompileRecord
 
@@ -46,11 +46,24 @@ def load(
         RECORDER.record_compile(CompileRecord(str(name), name.where, inputs, reason, seconds))
         return executable
 
+    def describe() -> dict[str, Any]:
+        return {
+            "function": str(name),
+            "inputs": list(inputs),
+            # These two shape the module, and so tell why it differs from another.
+            "settings": {
+                "matmul_precision": options.resolved_precision(),
+                "donate": str(options.donate),
+            },
+            **key_parts(text, xla_options, client),
+        }
+
     executable, origin = PROGRAMS.get(
         program_key(text, xla_options, client),
         client,
         compile_program,
         folder=options.resolved_cache_dir(),
+        describe=describe,
     )
     HISTORY.add(name, inputs)
     if origin != "compiled":

@@ -138,7 +138,7 @@ def from_torch_compile(
     if mode is not None and mode not in MODES:
         raise OptionError(
             f"The mode {mode!r} is not known to the tpu backend",
-            why=_nearest(mode, MODES),
+            why=nearest(mode, MODES),
             ways_out=("leave `mode` out",),
         )
     if isinstance(options, CompileOptions):
@@ -148,7 +148,7 @@ def from_torch_compile(
         if name not in known:
             raise OptionError(
                 f"The option {name!r} is not known to the tpu backend",
-                why=_nearest(str(name), known),
+                why=nearest(str(name), known),
                 ways_out=("see tpu_compile.CompileOptions",),
             )
     return CompileOptions(**(options or {}))
@@ -217,7 +217,8 @@ def _checked_xla_options(options: Any) -> Mapping[str, bool | int | float | str]
     return MappingProxyType(dict(sorted(options.items())))
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return which of `known` names is nearest to `name`, and all of them."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     listed = ", ".join(repr(item) for item in known)
     return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"

@@ -15,16 +15,16 @@ from tpu_compile.errors import TpuCompileWarning
 
 NAMES = ("tpu", "tpu_compile")
 _GROUP = "torch_dynamo_backends"
-_TARGET = "tpu_compile.backend:tpu"
+TARGET = "tpu_compile.backend:tpu"
 
 
 def register_backends() -> None:
     """Make both names known to `torch.compile`, if they are not and nobody else has them."""
     for name in NAMES:
-        owner = _owner(name)
+        owner = owner_of(name)
         if owner is None:
             _register(name)
-        elif owner != _TARGET:
+        elif owner != TARGET:
             warnings.warn(
                 f"The backend name {name!r} belongs to {owner}; use "
                 f'torch.compile(model, backend="tpu_compile") for this project.',
@@ -33,7 +33,7 @@ def register_backends() -> None:
             )
 
 
-def _owner(name: str) -> str | None:
+def owner_of(name: str) -> str | None:
     """Return who has `name` ("module:attribute"), or None; imports nothing."""
     registry = sys.modules.get("torch._dynamo.backends.registry")
     registered = getattr(registry, "_COMPILER_FNS", {}).get(name)
@@ -41,8 +41,8 @@ def _owner(name: str) -> str | None:
         module = getattr(registered, "__module__", "an unknown module")
         return f"{module}:{getattr(registered, '__name__', 'backend')}"
     found = [entry.value for entry in entry_points(group=_GROUP, name=name)]
-    foreign = [value for value in found if value != _TARGET]
-    return foreign[0] if foreign else (_TARGET if found else None)
+    foreign = [value for value in found if value != TARGET]
+    return foreign[0] if foreign else (TARGET if found else None)
 
 
 def _register(name: str) -> None:

@@ -27,7 +27,9 @@ class CompileRecord:
 
     def __str__(self) -> str:
         shapes = ", ".join(self.inputs[:6]) + (", ..." if len(self.inputs) > 6 else "")
-        return f"{self.function} ({self.where}) for {shapes}: {self.reason}"
+        # A program of single ops of the device has no line.
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.function}{where} for {shapes or 'no inputs'}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class CompileStats:
     records: tuple[CompileRecord, ...] = ()
 
 
+Totals = tuple[collections.Counter[str], collections.Counter[str], collections.Counter[str]]
+"""Counters, seconds and runs of fallback ops."""
+
+
 class Recorder:
     """The mutable counters behind `CompileStats`; safe to use from several threads."""
 
@@ -74,6 +80,12 @@ class Recorder:
         self._records: list[CompileRecord] = []
         self._executions = 0
         self._listeners: list[list[CompileRecord]] = []
+        # What resets set to zero, by the three kinds of counters: a `Watch` counts across them.
+        self._before_resets: Totals = (
+            collections.Counter(),
+            collections.Counter(),
+            collections.Counter(),
+        )
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[list[CompileRecord]]:
@@ -86,6 +98,18 @@ class Recorder:
         finally:
             with self._lock:
                 self._listeners = [other for other in self._listeners if other is not heard]
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Watch]:
+        """Give the counts of the block, whatever is reset meanwhile."""
+        with self.listen() as heard:
+            yield Watch(self, heard)
+
+    def totals(self) -> Totals:
+        """Return counters, seconds and fallbacks since the process started."""
+        with self._lock:
+            counters, seconds, fallbacks = self._before_resets
+            return self._counted() + counters, self._seconds + seconds, self._fallbacks + fallbacks
 
     def count_execution(self) -> None:
         """Count one run of a program; apart from the other counters because it is on every call."""
@@ -136,11 +160,44 @@ class Recorder:
     def reset(self) -> None:
         """Set every counter to zero and forget the records."""
         with self._lock:
+            counters, seconds, fallbacks = self._before_resets
+            counters.update(self._counted())
+            seconds.update(self._seconds)
+            fallbacks.update(self._fallbacks)
             self._executions = 0
             self._counters.clear()
             self._seconds.clear()
             self._fallbacks.clear()
             self._records.clear()
+
+    def _counted(self) -> collections.Counter[str]:
+        return self._counters + collections.Counter(executions=self._executions)
+
+
+class Watch:
+    """What a recorder counted since this was made, or since `restart()`."""
+
+    def __init__(self, recorder: Recorder, records: list[CompileRecord]) -> None:
+        self._recorder = recorder
+        self._records = records
+        self._start = recorder.totals()
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._records.clear()
+        self._start = self._recorder.totals()
+
+    def stats(self) -> CompileStats:
+        """Return the counts up to now."""
+        counters, seconds, fallbacks = (
+            now - start for now, start in zip(self._recorder.totals(), self._start, strict=True)
+        )
+        return CompileStats(
+            **counters,
+            **seconds,
+            fallback_ops=MappingProxyType(dict(sorted(fallbacks.items()))),
+            records=tuple(self._records),
+        )
 
 
 RECORDER = Recorder()

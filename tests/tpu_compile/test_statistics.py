@@ -12,6 +12,7 @@ from torch import nn
 
 import tpu_compile
 from tests.tpu_compile.comparing import compiled
+from tpu_compile.statistics import RECORDER
 
 
 def test_counters_of_one_function() -> None:
@@ -73,6 +74,22 @@ def test_expect_compiles_sees_through_a_reset() -> None:
 
     with pytest.raises(tpu_compile.RecompileError), tpu_compile.expect_compiles(0):
         compile_and_reset()
+
+
+def test_a_watch_sees_through_a_reset() -> None:
+    function = torch.compile(lambda x: x * 11, backend="tpu", dynamic=False)
+    function(torch.ones(2))
+    with RECORDER.watch() as watch:
+        assert watch.stats() == tpu_compile.CompileStats()
+        function(torch.ones(2))
+        function(torch.ones(3))
+        tpu_compile.reset_stats()
+        function(torch.ones(4))
+        found = watch.stats()
+        assert (found.xla_compiles, found.executions, len(found.records)) == (2, 3, 2)
+        assert found.compile_seconds > tpu_compile.stats().compile_seconds > 0
+        watch.restart()
+        assert watch.stats() == tpu_compile.CompileStats()
 
 
 def test_explain_tells_breaks_fallbacks_and_compiles() -> None:

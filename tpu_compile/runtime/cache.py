@@ -1,41 +1,45 @@
 """Compiled programs by key, in memory and on disk.
 
 The key is a digest of the canonical module, the XLA options and every version that the program
-depends on; it is equal in two processes. On disk a program is one file, written under another name
-and moved into place, so a crash or a second process never leaves half a file under a key.
+depends on; it is equal in two processes. `stored_programs.py` owns the files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
-import os
-import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from tpu_compile.errors import CompilationError
+from tpu_compile.runtime import stored_programs
 from tpu_compile.runtime.pjrt import Client
 
 logger = logging.getLogger(__name__)
-
-# Raised whenever the meaning of a stored file changes; part of every key.
-_FORMAT = b"tpu_compile-program-1\n"
 
 Origin = Literal["compiled", "memory", "disk"]
 
 
 def program_key(text: str, options: Sequence[tuple[str, Any]], client: Client) -> str:
     """Return the key of a module's canonical text (no locations) for `client`."""
-    digest = hashlib.sha256(_FORMAT)
+    digest = hashlib.sha256(stored_programs.FORMAT)
     for part in (client.version, repr(tuple(options)), text):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+def key_parts(text: str, options: Sequence[tuple[str, Any]], client: Client) -> dict[str, Any]:
+    """Return what `program_key` digests, to be stored beside the program; the text as a digest."""
+    return {
+        "module": hashlib.sha256(text.encode()).hexdigest(),
+        "xla_options": {name: str(value) for name, value in options},
+        "versions": client.versions,
+    }
 
 
 class ProgramCache:
@@ -48,6 +52,7 @@ class ProgramCache:
             weakref.WeakKeyDictionary()
         )
         self._building: dict[tuple[int, str], threading.Lock] = {}
+        self._without_folders = 0
 
     def get(
         self,
@@ -56,10 +61,12 @@ class ProgramCache:
         compile_program: Callable[[], Any],
         *,
         folder: str | None,
+        describe: Callable[[], Mapping[str, Any]],
     ) -> tuple[Any, Origin]:
         """Return the executable of `key` and where it came from, compiling it at most once.
 
-        A thread that asks for a key which another is compiling waits for it.
+        A thread that asks for a key which another is compiling waits for it. `describe` gives what
+        is stored beside the program to tell what it is, as a JSON object.
 
         Raises:
             CompilationError: `compile_program` does; nothing is kept then.
@@ -72,11 +79,22 @@ class ProgramCache:
         with building:
             if key in programs:
                 return programs[key], "memory"
-            program, origin = self._load_or_compile(key, client, compile_program, folder)
+            program, origin = self._load_or_compile(key, client, compile_program, folder, describe)
             with self._lock:
                 programs[key] = program
                 self._building.pop((id(client), key), None)
             return program, origin
+
+    @contextlib.contextmanager
+    def without_folders(self) -> Iterator[None]:
+        """Compile what is not in memory, whatever folders hold: for checks that count compiles."""
+        with self._lock:
+            self._without_folders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._without_folders -= 1
 
     def clear(self) -> None:
         """Forget every executable of this process; files stay."""
@@ -84,50 +102,22 @@ class ProgramCache:
             self._programs.clear()
 
     def _load_or_compile(
-        self, key: str, client: Client, compile_program: Callable[[], Any], folder: str | None
+        self,
+        key: str,
+        client: Client,
+        compile_program: Callable[[], Any],
+        folder: str | None,
+        describe: Callable[[], Mapping[str, Any]],
     ) -> tuple[Any, Origin]:
-        if folder is None:
+        if folder is None or self._without_folders:
             return compile_program(), "compiled"
-        path = Path(folder) / f"{key}.xla"
-        data = _read(path)
+        path = stored_programs.path_of(folder, key)
+        data = stored_programs.read(path)
         if data is not None:
             try:
                 return client.deserialize(data), "disk"
             except CompilationError as error:
                 logger.warning("ignoring the stored program %s: %s", path, error)
         program = compile_program()
-        _write(path, client.serialize(program))
+        stored_programs.write(path, describe(), client.serialize(program))
         return program, "compiled"
-
-
-def _read(path: Path) -> bytes | None:
-    """Return the program stored at `path`; None if there is none or the file is damaged."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        logger.warning("cannot read the stored program %s: %s", path, error)
-        return None
-    head = len(_FORMAT) + hashlib.sha256().digest_size
-    stored, body = data[len(_FORMAT) : head], data[head:]
-    if not data.startswith(_FORMAT) or hashlib.sha256(body).digest() != stored:
-        logger.warning("ignoring the damaged program file %s", path)
-        return None
-    return body
-
-
-def _write(path: Path, body: bytes) -> None:
-    """Store a program under `path` in one step; a folder that cannot be written is reported."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_FORMAT + hashlib.sha256(body).digest() + body)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        logger.warning("cannot store a program under %s: %s", path, error)

@@ -17,7 +17,7 @@ from tpu_compile.runtime.pjrt.compile_only import (
     UnknownTopologyError,
     open_compile_only,
 )
-from tpu_compile.runtime.pjrt.plugins import plugin_path, tpu_is_attached
+from tpu_compile.runtime.pjrt.plugins import plugin_names, plugin_path, tpu_is_attached
 
 __all__ = [
     "DTYPES",
@@ -30,6 +30,7 @@ __all__ = [
     "execute",
     "open_client",
     "open_compile_only",
+    "plugin_names",
     "plugin_path",
     "tpu_is_attached",
 ]

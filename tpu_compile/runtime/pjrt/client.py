@@ -127,15 +127,25 @@ class Client:
         return str(self._device.device_kind)
 
     @property
-    def version(self) -> str:
-        """Platform, plugin and jaxlib versions: what a serialized executable depends on."""
-        parts = [self.platform, self._client.platform_version, JAXLIB_VERSION, self.device_kind]
+    def versions(self) -> dict[str, str]:
+        """What a serialized executable depends on: platform, plugin, jaxlib, device, processor."""
+        versions = {
+            "platform": self.platform,
+            "plugin": str(self._client.platform_version),
+            "jaxlib": JAXLIB_VERSION,
+            "device": self.device_kind,
+        }
         if self.platform == "cpu":
             # XLA compiles for the instruction set of the machine it runs on.
-            parts.append(
+            versions["processor"] = (
                 torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags()
             )
-        return "|".join(str(part) for part in parts)
+        return versions
+
+    @property
+    def version(self) -> str:
+        """All of `versions` as one text."""
+        return "|".join(self.versions.values())
 
     def memory_counts(self) -> dict[str, int]:
         """Return what the device counts of its memory, by PJRT's names; empty on the CPU."""

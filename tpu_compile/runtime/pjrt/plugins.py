@@ -68,9 +68,22 @@ def plugin_path(platform: str) -> str | None:
     return None
 
 
+def plugin_names() -> list[str]:
+    """Return the platforms besides the CPU that `plugin_path` finds a plugin for."""
+    names = {pair.partition(":")[0] for pair in _environment_pairs()} | {"tpu"}
+    plugins = importlib.util.find_spec("jax_plugins")
+    for folder in plugins.submodule_search_locations or () if plugins else ():
+        names.update(library.parent.name for library in Path(folder).glob("*/*.so"))
+    return sorted(name for name in names if name and plugin_path(name) is not None)
+
+
+def _environment_pairs() -> list[str]:
+    return os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(",")
+
+
 def named_by_environment(platform: str) -> str | None:
     """Return the library that `PJRT_NAMES_AND_LIBRARY_PATHS` gives `platform`, or None."""
-    for pair in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(","):
+    for pair in _environment_pairs():
         name, _, path = pair.partition(":")
         if name == platform and path:
             return path
