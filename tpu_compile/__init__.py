@@ -19,7 +19,7 @@ from tpu_compile.errors import (
     UnsupportedOpError,
 )
 from tpu_compile.options import CompileOptions
-from tpu_compile.public import explain, invalidate, register_lowering, reset, warmup
+from tpu_compile.public import explain, invalidate, lower, register_lowering, reset, warmup
 from tpu_compile.registration import register_backends
 from tpu_compile.runtime.platforms import set_platform
 from tpu_compile.statistics import (
@@ -49,6 +49,7 @@ __all__ = [
     "expect_compiles",
     "explain",
     "invalidate",
+    "lower",
     "register_lowering",
     "reset",
     "reset_stats",

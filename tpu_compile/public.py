@@ -16,7 +16,9 @@ from tpu_compile.runtime.platforms import opened_client
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
+    from tpu_compile.ahead.lowered import Lowered
     from tpu_compile.explanation import Explanation
+    from tpu_compile.options import CompileOptions
 
 
 def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
@@ -27,6 +29,48 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     from tpu_compile.explanation import explain as run
 
     return run(function, *args, **kwargs)
+
+
+def lower(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    compile_options: CompileOptions | Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Lowered:
+    """Return the programs that `function(*args, **kwargs)` would run, lowered to StableHLO.
+
+    Nothing is computed: the function is called with fake tensors, so a model larger than this
+    machine can be asked about. It may be a module, a function, or a whole training step: forward,
+    backward and optimizer are programs of their own. Python code around the graphs runs, and
+    gradients, parameters, buffers and optimizer states stay as they are. A function that calls
+    compiled ones runs as it is; any other is compiled itself.
+
+    >>> import torch
+    >>> lowered = lower(torch.nn.Linear(8, 2), torch.randn(4, 8))
+    >>> "stablehlo.dot_general" in lowered.stablehlo
+    True
+    >>> lowered.compile("cpu").cost.flops > 0
+    True
+
+    Args:
+        function: what to lower.
+        args: its arguments; of tensors only shape and dtype count.
+        compile_options: those of `torch.compile`; by default what the function's own
+            `torch.compile` says, if it has one.
+        dynamic: as in `torch.compile`.
+        kwargs: further arguments of the function.
+
+    Raises:
+        ValueNeededError: the function needs the value of a tensor.
+        UnsupportedOpError: under `fallback="error"`, an op has no lowering.
+    """
+    from tpu_compile.ahead.lowered import lower_made
+    from tpu_compile.options import from_torch_compile
+
+    options = None if compile_options is None else from_torch_compile(None, compile_options)
+    return lower_made(lambda: (function, args, kwargs), options=options, dynamic=dynamic)
 
 
 def warmup(

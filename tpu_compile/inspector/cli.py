@@ -11,12 +11,12 @@ from typing import Any
 
 from tpu_compile._version import __version__
 from tpu_compile.errors import OptionError, TpuCompileError
-from tpu_compile.inspector import cache, doctor, recompiles
+from tpu_compile.inspector import cache, doctor, recompiles, targets
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.output import fail
 
 # Each module has `NAME`, `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`.
-COMMANDS: tuple[Any, ...] = (recompiles, cache, doctor)
+COMMANDS: tuple[Any, ...] = (recompiles, cache, targets, doctor)
 
 
 def make_parser() -> argparse.ArgumentParser:
