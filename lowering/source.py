@@ -61,7 +61,7 @@ def _line(stack_trace: str, path: str) -> SourceLine:
 
 @functools.lru_cache(maxsize=4096)
 def _readable_path(path: str) -> str:
-    path = re.sub(r"^L\['(?:self|fn|mod)'\]\.?", "", path)
+    path = re.sub(r"^L\['\w+'\]\.?", "", path)
     path = re.sub(r"_modules\['([^']+)'\]", r"\1", path)
     return re.sub(r"\[(\d+)\]", r".\1", path).replace("slf.", "").strip(".")
 

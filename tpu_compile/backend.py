@@ -61,7 +61,7 @@ def tpu(
         chosen = from_torch_compile(mode, options)
         _check_devices(graph_module)
         make = _PLAN_COMPILER.get() or _compile_for_current_client
-        compiler = _GraphCompiler(chosen, make(chosen), graph_module)
+        compiler = _GraphCompiler(chosen, make(chosen, graph_module), graph_module)
         return capture.compile_captured(graph_module, example_inputs, compiler.compile)
     except TpuCompileError as error:
         raise capture.raise_through_dynamo(error) from error.__cause__
@@ -81,14 +81,17 @@ class PlanCompiler(Protocol):
         """
 
 
-_PLAN_COMPILER: contextvars.ContextVar[Callable[[CompileOptions], PlanCompiler] | None] = (
-    contextvars.ContextVar("plan_compiler", default=None)
+MakePlanCompiler = Callable[[CompileOptions, fx.GraphModule], PlanCompiler]
+"""From the options and Dynamo's graph."""
+
+_PLAN_COMPILER: contextvars.ContextVar[MakePlanCompiler | None] = contextvars.ContextVar(
+    "plan_compiler", default=None
 )
 
 
 @contextlib.contextmanager
-def compiling_by(make: Callable[[CompileOptions], PlanCompiler]) -> Iterator[None]:
-    """Let `make(options)` compile, in this context, in place of the current platform's client."""
+def compiling_by(make: MakePlanCompiler) -> Iterator[None]:
+    """Let what `make` gives compile, in this context, in place of the current platform's client."""
     token = _PLAN_COMPILER.set(make)
     try:
         yield
@@ -267,7 +270,7 @@ class _ClientCompiler:
         return PartitionedGraph(graph_plan, executables, family)
 
 
-def _compile_for_current_client(options: CompileOptions) -> PlanCompiler:
+def _compile_for_current_client(options: CompileOptions, _: fx.GraphModule) -> PlanCompiler:
     return _ClientCompiler(options, current_client())
 
 

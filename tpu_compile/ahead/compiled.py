@@ -14,6 +14,7 @@ from tpu_compile.ahead import hlo_text
 from tpu_compile.ahead.live_memory import CallMemory, MemoryUse, memory_over_calls
 from tpu_compile.ahead.lowered import Lowered, LoweredProgram, ProgramCall
 from tpu_compile.errors import TpuCompileError
+from tpu_compile.options import CompileOptions
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.pjrt import compile_only
 from tpu_compile.runtime.targets import Target, UnknownTargetError
@@ -73,7 +74,11 @@ class CompiledProgram:
 
     @functools.cached_property
     def hlo(self) -> str:
-        """The optimized HLO as XLA prints it."""
+        """The optimized HLO as XLA prints it.
+
+        Raises:
+            CompilationError: this jaxlib cannot read the HLO of this plugin.
+        """
         return compile_only.hlo_of(self.executable)
 
     @functools.cached_property
@@ -98,7 +103,8 @@ class CompiledProgram:
         return ProgramMemory(**compile_only.memory_of(self.executable))
 
     @functools.cached_property
-    def _shapes(self) -> tuple[tuple[hlo_text.Shape, ...], tuple[hlo_text.Shape, ...]]:
+    def shapes(self) -> tuple[tuple[hlo_text.Shape, ...], tuple[hlo_text.Shape, ...]]:
+        """The arrays that it takes and gives, as they lie in memory."""
         arguments, results = hlo_text.entry_types(self.hlo)
         return tuple(hlo_text.shapes_in(arguments)), tuple(hlo_text.shapes_in(results))
 
@@ -163,7 +169,7 @@ class Compiled:
                 CallMemory(
                     call,
                     by_program[call.program].memory,
-                    *by_program[call.program]._shapes,
+                    *by_program[call.program].shapes,
                 )
                 for call in self.calls
             ],
@@ -206,22 +212,28 @@ def compile_lowered(
 ) -> Compiled:
     """Return the programs of `lowered` compiled for `target`; see `Lowered.compile`."""
     compiler = compiler_for(target)
-    options = tuple(lowered.options.xla_options.items())
     programs = []
     for program in lowered.programs:
         if progress is not None:
             progress(program)
-        started = time.perf_counter()
-        module = program.lowered.module
-        try:
-            with module.context:
-                executable = compiler.compile(module, options)
-        except TpuCompileError as error:
-            raise _placed(error, program) from error
-        programs.append(CompiledProgram(program, executable, time.perf_counter() - started))
+        programs.append(compile_program(program, compiler, lowered.options))
     return Compiled(
         target, tuple(programs), lowered.calls, compiler.available_bytes(), compiler.version
     )
+
+
+def compile_program(
+    program: LoweredProgram, compiler: Compiler, options: CompileOptions
+) -> CompiledProgram:
+    """Return one program compiled by `compiler`; an error is placed at the program."""
+    started = time.perf_counter()
+    module = program.lowered.module
+    try:
+        with module.context:
+            executable = compiler.compile(module, tuple(options.xla_options.items()))
+    except TpuCompileError as error:
+        raise _placed(error, program) from error
+    return CompiledProgram(program, executable, time.perf_counter() - started)
 
 
 def _placed(error: TpuCompileError, program: LoweredProgram) -> TpuCompileError:

@@ -154,6 +154,46 @@ class Module:
         return self._total(self.entry)
 
 
+@dataclass(frozen=True)
+class TileWaste:
+    """What the tiles of the main memory hold beside data, over the arrays of a schedule."""
+
+    useful: int
+    """Bytes of the elements."""
+    padded: int
+    """Bytes with the tiles filled up."""
+    worst: tuple[tuple[Shape, int], ...]
+    """The shapes that waste most, each with the bytes that all its arrays waste."""
+
+    @property
+    def share(self) -> float:
+        """The part of the bytes that is no data, from 0 to 1."""
+        return 1 - self.useful / self.padded if self.padded else 0.0
+
+
+# They give no array of their own.
+_VIEWS = frozenset({"bitcast", "get-tuple-element", "tuple", "while", "conditional", "constant"})
+
+
+def tile_waste(module: Module, *, most: int = 5) -> TileWaste:
+    """Return how much of the arrays in main memory, arguments included, fills up tiles.
+
+    A head size of 64, say, is stored as 128 where it is the most minor dim.
+    """
+    useful = padded = 0
+    by_shape: dict[Shape, int] = {}
+    for instruction in module.instructions:
+        if instruction.opcode in _VIEWS or instruction.opcode.endswith(("-done", "-update")):
+            continue
+        for shape in instruction.shapes:
+            if shape.space == 0:
+                useful += shape.bytes
+                padded += shape.padded_bytes
+                by_shape[shape] = by_shape.get(shape, 0) + shape.padded_bytes - shape.bytes
+    worst = sorted(by_shape.items(), key=lambda item: item[1], reverse=True)[:most]
+    return TileWaste(useful, padded, tuple(item for item in worst if item[1]))
+
+
 def parse(text: str) -> Module:
     """Return the module that `text` prints.
 

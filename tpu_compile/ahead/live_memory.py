@@ -31,11 +31,14 @@ class StepMemory:
     temporaries: int
     code: int
     """Of all programs: they stay loaded."""
+    refused: int = 0
+    """What a program needs that the compiler refused for it: all of its own in one number."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.others + self.arguments + self.outputs + self.temporaries + self.code
+        own = self.arguments + self.outputs + self.temporaries + self.refused
+        return self.others + own + self.code
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class CallMemory:
     """A run of a program, what its compiler says, and how its arrays lie."""
 
     call: ProgramCall
-    memory: ProgramMemory
+    memory: ProgramMemory | int
+    """The number of bytes alone, of a program that the compiler refused for it."""
     arguments: tuple[Shape, ...]
     results: tuple[Shape, ...]
 
@@ -105,11 +109,18 @@ def memory_over_calls(
             if memory in outside
             or (made[memory] < number and last.get(memory, len(calls)) > number)
         }
-        memory = one.memory
+        title, others, memory = (
+            one.call.program.title,
+            sum(sizes[number] for number in held),
+            one.memory,
+        )
+        if isinstance(memory, int):
+            steps.append(StepMemory(title, others, 0, 0, 0, code, memory))
+            continue
         steps.append(
             StepMemory(
-                one.call.program.title,
-                sum(sizes[memory] for memory in held),
+                title,
+                others,
                 memory.arguments,
                 memory.outputs - memory.aliased,
                 memory.temporaries,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,10 @@ class Lowered:
     graph_breaks: tuple[str, ...]
     """Why Dynamo broke the function into several graphs."""
     options: CompileOptions
+    captured: tuple[fx.GraphModule, ...]
+    """Dynamo's own graphs, before AOTAutograd made functional ones of them."""
+    seconds: float
+    """How long capture and lowering took here."""
     _again: Callable[[str], Lowered]
 
     @property
@@ -159,8 +164,11 @@ class Lowered:
         from tpu_compile.ahead.compiled import compile_lowered
 
         chosen = parse_target(target)
-        lowered = self if chosen.platform == self.platform else self._again(chosen.platform)
-        return compile_lowered(lowered, chosen, progress)
+        return compile_lowered(self.on(chosen.platform), chosen, progress)
+
+    def on(self, platform: str) -> Lowered:
+        """Return the same call lowered for another platform, PJRT's `"cpu"` or `"tpu"`."""
+        return self if platform == self.platform else self._again(platform)
 
 
 def _under_title(programs: Sequence[LoweredProgram], texts: Sequence[str]) -> list[str]:
@@ -179,6 +187,7 @@ def lower_made(
     dynamic: bool | None = None,
 ) -> Lowered:
     """Return what the function that `make` gives runs; see `recording.record`."""
+    started = time.perf_counter()
     builder = _Builder()
     recording = record(
         make, platform=platform, options=options, dynamic=dynamic, prepare=builder.prepare
@@ -198,6 +207,8 @@ def lower_made(
             )
         ),
         options or CompileOptions(),
+        tuple(recording.captured),
+        time.perf_counter() - started,
         lambda other: lower_made(make, platform=other, options=options, dynamic=dynamic),
     )
 

@@ -77,6 +77,8 @@ class Recording:
 
     platform: str
     calls: list[RecordedCall] = field(default_factory=list)
+    captured: list[fx.GraphModule] = field(default_factory=list)
+    """Dynamo's own graphs, before AOTAutograd."""
     reports: tuple[backend.GraphReport, ...] = ()
     _storages: dict[int, tuple[int, Any]] = field(default_factory=dict)
     _made: int = 0
@@ -181,7 +183,8 @@ def record(
     """
     recording = Recording(platform)
 
-    def compiler(chosen: CompileOptions) -> _Recorder:
+    def compiler(chosen: CompileOptions, graph_module: fx.GraphModule) -> _Recorder:
+        recording.captured.append(graph_module)
         return _Recorder(options or chosen, recording, prepare)
 
     # Dynamo reuses graphs only for the same backend: a new object shows every graph.

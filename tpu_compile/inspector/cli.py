@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tpu_compile._version import __version__
 from tpu_compile.errors import OptionError, TpuCompileError
-from tpu_compile.inspector import cache, doctor, recompiles, targets
+from tpu_compile.inspector import cache, doctor, dump, fit, recompiles, targets
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.output import fail
+from tpu_compile.runtime.pjrt import PluginMissingError
+from tpu_compile.runtime.targets import UnknownTargetError
 
 # Each module has `NAME`, `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`.
-COMMANDS: tuple[Any, ...] = (recompiles, cache, targets, doctor)
+COMMANDS: tuple[Any, ...] = (dump, fit, recompiles, cache, targets, doctor)
+
+
+# The first that fits; whatever else the package raises is about compiling.
+_CODES: dict[type[Exception], ExitCode] = {
+    OSError: ExitCode.FILE,
+    PluginMissingError: ExitCode.NO_COMPILER,
+    UnknownTargetError: ExitCode.TARGET,
+    OptionError: ExitCode.USAGE,
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,6 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors are one line on standard error."""
     arguments = make_parser().parse_args(argv)
+    if not arguments.traceback:
+        # What torch logs of a failure is in the one line; its warnings are not about the answer.
+        torch._logging.set_logs(all=logging.CRITICAL)
     try:
         return int(arguments.run(arguments))
     except BrokenPipeError:
@@ -67,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _code_of(error: Exception) -> ExitCode:
     if isinstance(error, InspectorError):
         return error.code
-    if isinstance(error, OSError):
-        return ExitCode.FILE
-    return ExitCode.USAGE if isinstance(error, OptionError) else ExitCode.COMPILE
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    return ExitCode.COMPILE

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from lowering.errors import TpuCompileError
+from tpu_compile.ahead.lowered import Lowered, lower_made
 from tpu_compile.ahead.recording import Made
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.inputs import DTYPES, InputSpec, parse_input
@@ -250,6 +251,29 @@ def _not_imported(name: str, error: Exception) -> InspectorError:
 
 
 # --- arguments -----------------------------------------------------------------------------------
+
+
+def lower_subject(subject: Subject, platform: str = "tpu") -> Lowered:
+    """Return what one call of the model runs, lowered; nothing is computed.
+
+    Raises:
+        InspectorError: the model cannot be built, or fails when it is called.
+        TpuCompileError: a graph cannot be captured or lowered.
+    """
+    try:
+        return lower_made(subject.make, platform=platform)
+    except TpuCompileError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        lines = str(cause).strip().splitlines()
+        raise InspectorError(
+            f"{subject.spec} failed when it was called",
+            ExitCode.MODEL,
+            why=f"{type(cause).__name__}: {lines[0] if lines else ''}",
+        ) from error
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,12 @@ from tpu_compile.runtime.pjrt.compile_only import (
     UnknownTopologyError,
     open_compile_only,
 )
-from tpu_compile.runtime.pjrt.plugins import plugin_names, plugin_path, tpu_is_attached
+from tpu_compile.runtime.pjrt.plugins import (
+    PluginMissingError,
+    plugin_names,
+    plugin_path,
+    tpu_is_attached,
+)
 
 __all__ = [
     "DTYPES",
@@ -25,6 +30,7 @@ __all__ = [
     "Client",
     "CompileOnlyClient",
     "OutOfMemoryError",
+    "PluginMissingError",
     "Put",
     "UnknownTopologyError",
     "execute",

@@ -97,8 +97,19 @@ def cost_of(executable: Any) -> Mapping[str, float]:
 
 
 def hlo_of(executable: Any) -> str:
-    """Return the optimized HLO of an executable as text."""
-    return "\n".join(module.to_string() for module in executable.hlo_modules())
+    """Return the optimized HLO of an executable as text.
+
+    Raises:
+        CompilationError: jaxlib cannot read it: the plugin is of a much newer release.
+    """
+    try:
+        return "\n".join(module.to_string() for module in executable.hlo_modules())
+    except xc.XlaRuntimeError as error:
+        raise CompilationError(
+            "The HLO of a compiled program cannot be read",
+            why=str(error),
+            ways_out=("the libtpu that pip install 'tpu_compile[tpu]' chooses for this jaxlib",),
+        ) from error
 
 
 def memory_of(executable: Any) -> Mapping[str, int]:
@@ -130,6 +141,8 @@ def open_compile_only(platform: str, topology: str, one_chip: bool) -> CompileOn
     with _lock, quiet_stderr():
         # libtpu would ask Google Cloud's metadata server which machine this is, for minutes.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # It guards the chips of a machine against a second process; a compiler needs none of them.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         load_plugin(platform)
         bounds = {"chips_per_host_bounds": (1, 1, 1)} if one_chip else {}
         try:

@@ -15,21 +15,26 @@ from tpu_compile.runtime.pjrt.bindings import xc
 _GOOGLE_PCI_VENDOR = "0x1ae0"
 
 
+class PluginMissingError(DeviceError):
+    """No PJRT plugin is installed for a platform."""
+
+
 def load_plugin(platform: str) -> None:
     """Load the plugin of `platform` into this process, once.
 
     Raises:
-        DeviceError: there is none, or it does not load.
+        PluginMissingError: there is none.
+        DeviceError: it does not load.
     """
     if xc.pjrt_plugin_loaded(platform):
         return
     path = plugin_path(platform)
     near = platform.strip().lower()
     if path is None:
-        raise DeviceError(
+        raise PluginMissingError(
             f"There is no PJRT plugin for the platform {platform!r}",
             why="neither libtpu nor a package under `jax_plugins` provides it"
-            + (f"; did you mean {near!r}?" if near in ("cpu", "tpu") else ""),
+            + (f"; did you mean {near!r}?" if near in ("cpu", "tpu") and near != platform else ""),
             ways_out=(
                 "pip install tpu_compile[tpu] for TPUs",
                 "set PJRT_NAMES_AND_LIBRARY_PATHS=name:/path/to/plugin.so",

@@ -1,0 +1,43 @@
+"""GPT-2 (124M parameters) as a model that `tpu-compile-inspect` can be asked about.
+
+No TPU is needed, and no weights: only shapes count.
+
+    tpu-compile-inspect fit examples/gpt2.py:gpt2 --target v6e --batch 1,8,64
+    tpu-compile-inspect fit examples/gpt2.py:gpt2_training --target v6e --batch 1,8,64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+
+Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def gpt2(batch: int = 1, seq: int = 1024) -> Made:
+    """Return a forward pass in bfloat16, for inference."""
+    config = transformers.GPT2Config(use_cache=False)
+    model = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval().requires_grad_(False)
+    return model, (), {"input_ids": torch.randint(0, config.vocab_size, (batch, seq))}
+
+
+def gpt2_training(batch: int = 1, seq: int = 1024) -> Made:
+    """Return a training step: forward and backward in bfloat16 under autocast, AdamW in float32."""
+    config = transformers.GPT2Config(use_cache=False, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    model = transformers.GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    compiled = torch.compile(model, backend="tpu")
+    update = torch.compile(lambda: optimizer.step(), backend="tpu")
+
+    def step(tokens: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = compiled(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        update()
+        return loss.detach()
+
+    return step, (torch.randint(0, config.vocab_size, (batch, seq)),), {}
