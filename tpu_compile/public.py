@@ -45,7 +45,8 @@ def lower(
     machine can be asked about. It may be a module, a function, or a whole training step: forward,
     backward and optimizer are programs of their own. Python code around the graphs runs, and
     gradients, parameters, buffers and optimizer states stay as they are. A function that calls
-    compiled ones runs as it is; any other is compiled itself.
+    compiled ones runs as it is; any other is compiled itself. One that trains is called twice, and
+    the second call is told: some optimizers make their state in the first.
 
     >>> import torch
     >>> lowered = lower(torch.nn.Linear(8, 2), torch.randn(4, 8))

@@ -166,7 +166,9 @@ def record(
     dynamic: bool | None,
     prepare: Callable[[RecordedGraph], Any],
 ) -> Recording:
-    """Return what the function that `make` gives runs when it is called once.
+    """Return what the function that `make` gives runs when it is called.
+
+    It is called once; one that trains twice, and its second call is told.
 
     `make` is called where tensors are fake: what it creates takes no memory.
 
@@ -211,6 +213,10 @@ def record(
                     _original(function), backend=recording_backend, dynamic=dynamic
                 )
             function(*args, **kwargs)
+            if any(call.graph.name.kind == "backward" for call in recording.calls):
+                # Some optimizers make their state in the first step; later ones are the rule.
+                recording.calls.clear()
+                function(*args, **kwargs)
         except NEEDS_DATA as error:
             raise _value_needed(f"{error.func} gives what only the data can tell") from error
     recording.reports = observer.reports()
