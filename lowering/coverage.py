@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 
 import lowering
 from lowering.decompositions import KEPT_WHOLE, decomposition_table
-from lowering.registry import REGISTRY, Padding, Rule
+from lowering.registry import REGISTRY
 from lowering.sized import SIZED
 
 EVIDENCE = Path(lowering.__file__).parent.parent / "docs" / "op_evidence.json"
@@ -156,8 +156,7 @@ def _row(overload: OpOverload, how: str, proofs: dict[str, dict[str, list[str]]]
     proof = proofs.get(str(overload), {"dtypes": [], "into": []})
     rule = REGISTRY.get(overload)
     if rule is not None:
-        family = rule.function.__module__.rpartition(".")[2]
-        details = f"{family}, {_padding_name(rule)}"
+        details = f"{rule.family}, {rule.padding_name}"
     elif overload in SIZED:
         details = "data_dependent, exact"
     else:
@@ -166,13 +165,6 @@ def _row(overload: OpOverload, how: str, proofs: dict[str, dict[str, list[str]]]
         details = ", ".join(into[:MOST_TARGETS]) + more
     dtypes = " ".join(short for short, name in _SHORT.items() if name in proof["dtypes"])
     return f"| `{overload}` | {how} | {details} | {dtypes} |"
-
-
-def _padding_name(rule: Rule) -> str:
-    """Return the name of a padding rule; of one that a function made, that function's."""
-    if isinstance(rule.padding, Padding):
-        return rule.padding.value
-    return rule.padding.__qualname__.partition(".")[0]
 
 
 def main() -> None:

@@ -70,6 +70,18 @@ class Rule:
     takes: frozenset[str]
     """Placement arguments that the function asks for by name; the others are dropped."""
 
+    @property
+    def family(self) -> str:
+        """The module that holds the function, such as `reduction`."""
+        return self.function.__module__.rpartition(".")[2]
+
+    @property
+    def padding_name(self) -> str:
+        """The name of the padding rule; of one that a function made, that function's."""
+        if isinstance(self.padding, Padding):
+            return self.padding.value
+        return self.padding.__qualname__.partition(".")[0]
+
 
 class Registry:
     """A mapping from overload to rule that refuses silent replacement."""

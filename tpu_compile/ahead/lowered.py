@@ -110,6 +110,8 @@ class Lowered:
     """Each once, in the order of their first run."""
     calls: tuple[ProgramCall, ...]
     """Every run, in order."""
+    graphs: tuple[RecordedGraph, ...]
+    """The graph of each call of one, in order: also with what runs outside of the programs."""
     fallbacks: tuple[Fallback, ...]
     """Ops that run in eager PyTorch, each node once."""
     graph_breaks: tuple[str, ...]
@@ -198,6 +200,7 @@ def lower_made(
         platform,
         tuple(dict.fromkeys(call.program for call in calls)),
         tuple(calls),
+        tuple(call.graph for call in recording.calls),
         tuple(fallback for graph in graphs for fallback in graph.plan.fallbacks),
         tuple(
             dict.fromkeys(

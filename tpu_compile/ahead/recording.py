@@ -189,18 +189,10 @@ def record(
         recording.captured.append(graph_module)
         return _Recorder(options or chosen, recording, prepare)
 
-    # Dynamo reuses graphs only for the same backend: a new object shows every graph.
-    def recording_backend(*captured: Any, **settings: Any) -> Callable[..., Any]:
-        return backend.tpu(*captured, **settings)
-
-    # Every call is one of its own: earlier ones must not use up the limit of the function's code.
-    unlimited = torch._dynamo.config.patch(
-        recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
-    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(_untouched())
         mode = stack.enter_context(fake_tensors())
-        stack.enter_context(unlimited)
+        stack.enter_context(unlimited_recompiles())
         stack.enter_context(backend.compiling_by(compiler))
         observer = stack.enter_context(backend.observe())
         try:
@@ -208,19 +200,38 @@ def record(
             args, kwargs = pytree.tree_map_only(
                 torch.Tensor, mode.from_tensor, (list(args), dict(kwargs))
             )
-            if not _calls_compiled(function):
-                function = torch.compile(
-                    _original(function), backend=recording_backend, dynamic=dynamic
-                )
-            function(*args, **kwargs)
+            compiled = compiled_anew(function, dynamic)
+            compiled(*args, **kwargs)
             if any(call.graph.name.kind == "backward" for call in recording.calls):
                 # Some optimizers make their state in the first step; later ones are the rule.
                 recording.calls.clear()
-                function(*args, **kwargs)
+                compiled(*args, **kwargs)
         except NEEDS_DATA as error:
             raise _value_needed(f"{error.func} gives what only the data can tell") from error
     recording.reports = observer.reports()
     return recording
+
+
+def compiled_anew(function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+    """Return `function` compiled so that its next call shows every graph to the backend.
+
+    One that calls compiled functions itself is returned as it is.
+    """
+    if _calls_compiled(function):
+        return function
+
+    # Dynamo reuses graphs only for the same backend: a new object shows every graph.
+    def fresh_backend(*captured: Any, **settings: Any) -> Callable[..., Any]:
+        return backend.tpu(*captured, **settings)
+
+    return torch.compile(_original(function), backend=fresh_backend, dynamic=dynamic)
+
+
+def unlimited_recompiles() -> contextlib.AbstractContextManager[Any]:
+    """Let calls be compiled however many there were: earlier ones must not use up the limit."""
+    return torch._dynamo.config.patch(
+        recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
+    )
 
 
 def _calls_compiled(function: Callable[..., Any]) -> bool:

@@ -8,11 +8,13 @@ A model is a module or a function; one whose name ends in no example inputs of i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +29,7 @@ from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.inputs import DTYPES, InputSpec, parse_input
 from tpu_compile.inspector.training import OPTIMIZERS, training_step
 
+_RAISED = re.compile(r"with fake tensors: .*: got (\w+\(.*\))$", re.MULTILINE)
 _DEFAULT_SIZES = {"batch": 1, "seq": 128}
 
 
@@ -185,6 +188,38 @@ def _checked(made: Any, spec: str) -> Made:
     return made[0], list(made[1]), dict(made[2]) if len(made) == 3 else {}
 
 
+@contextlib.contextmanager
+def model_errors(spec: str) -> Iterator[None]:
+    """Make what a model raises when it is called an error of the model's, in one line.
+
+    Raises:
+        InspectorError: the block raised; our own errors pass as they are.
+    """
+    try:
+        yield
+    except TpuCompileError:
+        raise
+    except Exception as error:
+        raise InspectorError(
+            f"{spec} failed when it was called",
+            ExitCode.MODEL,
+            why=_cause(error),
+            ways_out=("--traceback shows every frame",),
+        ) from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return in one line what went wrong first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip()
+    # Dynamo explains over many lines what it did with tensors when an op raised.
+    raised = _RAISED.search(text)
+    if raised is not None:
+        return raised[1]
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+
+
 # --- importing -----------------------------------------------------------------------------------
 
 
@@ -260,20 +295,8 @@ def lower_subject(subject: Subject, platform: str = "tpu") -> Lowered:
         InspectorError: the model cannot be built, or fails when it is called.
         TpuCompileError: a graph cannot be captured or lowered.
     """
-    try:
+    with model_errors(subject.spec):
         return lower_made(subject.make, platform=platform)
-    except TpuCompileError:
-        raise
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        lines = str(cause).strip().splitlines()
-        raise InspectorError(
-            f"{subject.spec} failed when it was called",
-            ExitCode.MODEL,
-            why=f"{type(cause).__name__}: {lines[0] if lines else ''}",
-        ) from error
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([styled(line(header), "bold"), *map(line, cells)])
 
 
+def line_of(where: str) -> str:
+    """Return a `file:line` for reading: from the current folder, where the file is below it."""
+    return where.removeprefix(os.getcwd() + os.sep)
+
+
 def _is_numeric(cell: str) -> bool:
     return cell[:1].isdigit() or cell[:1] in "+-<" or cell in ("", "-")
 
