@@ -14,14 +14,14 @@ import torch
 
 from tpu_compile._version import __version__
 from tpu_compile.errors import OptionError, TpuCompileError
-from tpu_compile.inspector import cache, doctor, dump, fit, recompiles, targets
+from tpu_compile.inspector import cache, doctor, dump, fit, recompiles, report, targets
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.output import fail
 from tpu_compile.runtime.pjrt import PluginMissingError
 from tpu_compile.runtime.targets import UnknownTargetError
 
 # Each module has `NAME`, `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`.
-COMMANDS: tuple[Any, ...] = (dump, fit, recompiles, cache, targets, doctor)
+COMMANDS: tuple[Any, ...] = (dump, fit, report, recompiles, cache, targets, doctor)
 
 
 # The first that fits; whatever else the package raises is about compiling.
