@@ -7,6 +7,9 @@ import pytest
 from tpu_compile.inspector.cli import main
 from tpu_compile.runtime.pjrt import plugin_path
 
+# Dynamo inspects scripted modules on its way through torch.optim.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
 MODELS = "tests.inspector.models_to_ask"
 needs_libtpu = pytest.mark.skipif(plugin_path("tpu") is None, reason="libtpu is not installed")
 

@@ -27,6 +27,11 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)" source_line=(\d+)')
+_FRAME_ID = re.compile(r"\bstack_frame_id=(\d+)")
+# The tables at the head of a module, to which a `stack_frame_id` leads.
+_FILE_NAME = re.compile(r'^(\d+) "((?:[^"\\]|\\.)*)"$')
+_FILE_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
+_STACK_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,7 @@ def parse(text: str) -> Module:
     entry = ""
     name = ""
     lines: list[Instruction] = []
+    frames = _frames(text)
     for line in text.splitlines():
         header = _COMPUTATION.match(line)
         if header is not None:
@@ -215,7 +221,7 @@ def parse(text: str) -> Module:
         else:
             instruction = _INSTRUCTION.match(line)
             if instruction is not None:
-                lines.append(_instruction(instruction["name"], instruction["rest"]))
+                lines.append(_instruction(instruction["name"], instruction["rest"], frames))
     if not entry:
         raise ValueError("the text is no HLO module: it has no entry computation")
     return Module(entry, computations)
@@ -232,7 +238,43 @@ def entry_types(text: str) -> tuple[str, str]:
     return layout[:end], results[:stop]
 
 
-def _instruction(name: str, rest: str) -> Instruction:
+def _frames(text: str) -> dict[str, str]:
+    """Return `file:line` by stack frame: the innermost place of each."""
+    files: dict[str, str] = {}
+    places: dict[str, str] = {}
+    frames: dict[str, str] = {}
+    table = ""
+    for line in text.splitlines():
+        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            table = line
+        elif table == "FileNames" and (found := _FILE_NAME.match(line)):
+            files[found[1]] = _unescaped(found[2])
+        elif table == "FileLocations" and (found := _FILE_LOCATION.match(line)):
+            places[found[1]] = f"{files[found[2]]}:{found[3]}"
+        elif table == "StackFrames" and (found := _STACK_FRAME.match(line)):
+            frames[found[1]] = places[found[2]]
+        elif line.startswith(("%", "ENTRY ")):
+            break
+    return frames
+
+
+@functools.lru_cache(maxsize=8192)
+def _unescaped(text: str) -> str:
+    """Return what XLA printed with C's escapes: quotes, backslashes, bytes of UTF-8 in octal."""
+    if "\\" not in text:
+        return text
+    return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
+
+
+def _source(attributes: str, frames: dict[str, str]) -> str:
+    found = _SOURCE.search(attributes)
+    if found is not None:
+        return f"{_unescaped(found[1])}:{found[2]}"
+    frame = _FRAME_ID.search(attributes)
+    return frames.get(frame[1], "") if frame is not None else ""
+
+
+def _instruction(name: str, rest: str, frames: dict[str, str]) -> Instruction:
     end = _end_of_type(rest)
     kind, rest = rest[:end], rest[end:]
     opcode = _OPCODE.search(rest)
@@ -245,7 +287,6 @@ def _instruction(name: str, rest: str) -> Instruction:
         for branch in (several.split(",") if several else [one])
     ]
     op_name = _OP_NAME.search(attributes)
-    source = _SOURCE.search(attributes)
     cycles = _CYCLES.search(attributes)
     trips = _TRIPS.search(attributes)
     return Instruction(
@@ -254,8 +295,8 @@ def _instruction(name: str, rest: str) -> Instruction:
         kind,
         tuple(_OPERAND.findall(rest[start:stop])),
         (*_CALLED.findall(attributes), *branches),
-        op_name[1] if op_name else "",
-        f"{source[1]}:{source[2]}" if source else "",
+        _unescaped(op_name[1]) if op_name else "",
+        _source(attributes, frames),
         int(cycles[1]) if cycles else None,
         int(trips[1]) if trips else None,
     )

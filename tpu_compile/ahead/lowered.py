@@ -52,6 +52,8 @@ class LoweredProgram:
     exact_reason: str | None = None
     """Why its dynamic sizes are not padded; None where they are, or where there are none."""
     where: str = ""
+    seconds: float = 0.0
+    """How long its lowering took here."""
 
     @property
     def title(self) -> str:
@@ -265,9 +267,10 @@ class _Builder:
         sizes = tuple([bindings[expr] for expr in symbols])
         found = self._programs.get((part, sizes))
         if found is None:
-            found = self._programs[part, sizes] = self._lower(
-                graph, part, dict(zip(symbols, sizes, strict=True))
-            )
+            started = time.perf_counter()
+            found = self._lower(graph, part, dict(zip(symbols, sizes, strict=True)))
+            found.seconds = time.perf_counter() - started
+            self._programs[part, sizes] = found
         return found
 
     def _lower(self, graph: RecordedGraph, part: Part, bindings: Bindings) -> LoweredProgram:

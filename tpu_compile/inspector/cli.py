@@ -23,6 +23,7 @@ from tpu_compile.inspector import (
     fit,
     ops,
     recompiles,
+    report,
     targets,
 )
 from tpu_compile.inspector.exits import ExitCode, InspectorError
@@ -37,6 +38,7 @@ COMMANDS: tuple[Any, ...] = (
     ops,
     bisect,
     diff,
+    report,
     recompiles,
     cache,
     targets,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -38,6 +40,8 @@ class Subject:
     """A model as the command line names it, and the sizes to call it with."""
 
     spec: str
+    thing: Any = None
+    """What `spec` names, imported; None for a model of transformers."""
     inputs: tuple[InputSpec, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     """What was asked for by name: `batch`, `seq` and others."""
@@ -48,7 +52,7 @@ class Subject:
 
     def at(self, **sizes: int) -> Subject:
         """Return the same model at other sizes."""
-        return Subject(self.spec, self.inputs, {**self.sizes, **sizes}, self.train, self.dtype)
+        return dataclasses.replace(self, sizes={**self.sizes, **sizes})
 
     def make(self) -> Made:
         """Return what to call: a fresh model, under whatever tensor mode is in force.
@@ -58,7 +62,7 @@ class Subject:
         """
         function, args, kwargs = self._built()
         if self.dtype is not None:
-            if isinstance(function, torch.nn.Module):
+            if isinstance(function, torch.nn.Module) and function is not self.thing:
                 function = function.to(self.dtype)
             args = [_converted(value, self.dtype) for value in args]
             kwargs = {name: _converted(value, self.dtype) for name, value in kwargs.items()}
@@ -72,7 +76,7 @@ class Subject:
 
             made = build(self.spec.removeprefix("hf:"), self.sizes)
             return (made[0], *self._inputs()) if self.inputs else made
-        thing = _attribute(self.spec)
+        thing = self.thing
         if self.inputs:
             if inspect.isclass(thing):
                 thing = _called(thing, self.spec, {})
@@ -337,10 +341,10 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
                 f"--size {text!r} is no size", ExitCode.INPUT, ways_out=("--size seq=128",)
             )
         sizes[name] = int(value)
-    return Subject(
-        arguments.model,
-        tuple(map(parse_input, arguments.input)),
-        sizes,
-        arguments.train,
-        DTYPES[arguments.dtype] if arguments.dtype else None,
-    )
+    dtype = DTYPES[arguments.dtype] if arguments.dtype else None
+    inputs = tuple(map(parse_input, arguments.input))
+    # Imported now: later on tensors are fake, and a module of the file's own would stay so.
+    thing = None if arguments.model.startswith("hf:") else _attribute(arguments.model)
+    if isinstance(thing, torch.nn.Module) and dtype is not None:
+        thing = copy.deepcopy(thing).to(dtype)
+    return Subject(arguments.model, thing, inputs, sizes, arguments.train, dtype)
