@@ -60,7 +60,8 @@ def lower(
         args: its arguments; of tensors only shape and dtype count.
         compile_options: those of `torch.compile`; by default what the function's own
             `torch.compile` says, if it has one.
-        dynamic: as in `torch.compile`.
+        dynamic: as in `torch.compile`; None captures the sizes of this call, and as dynamic only
+            what `mark_dynamic` says.
         kwargs: further arguments of the function.
 
     Raises:

@@ -117,6 +117,14 @@ def test_a_function_that_calls_compiled_ones_runs_as_it_is() -> None:
     assert "precision = [DEFAULT, DEFAULT]" in lowered.stablehlo
 
 
+def test_sizes_of_other_calls_change_nothing() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    for size in (3, 5, 70):
+        assert f"tensor<{size}xf32>" in tpu_compile.lower(function, torch.ones(size)).stablehlo
+
+
 def test_dynamic_sizes_are_padded_to_a_bucket() -> None:
     lowered = tpu_compile.lower(lambda x: x.sum(0), torch.randn(100, 4), dynamic=True)
     (program,) = lowered.programs

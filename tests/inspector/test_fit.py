@@ -28,6 +28,15 @@ def test_sizes_are_whole_numbers(capsys: pytest.CaptureFixture[str], text: str) 
 
 
 @needs_libtpu
+def test_sizes_do_not_become_dynamic(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dynamo would make the batch dynamic at the second one, and it would be padded."""
+    arguments = ["fit", f"{MODELS}:made", "--target", "v6e", "--batch", "1,65,66", "--no-search"]
+    assert main([*arguments, "--json"]) == 0
+    _, before, after = (row["flops"] for row in json.loads(capsys.readouterr().out)["rows"])
+    assert after / before == pytest.approx(66 / 65, rel=1e-3)
+
+
+@needs_libtpu
 def test_the_largest_batch_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     """One array of 50,000 squared float32 is 9.3 GiB: a v6e holds the smaller ones."""
     arguments = ["fit", f"{MODELS}:too_large", "--target", "v6e", "--batch", "1,4", "--json"]

@@ -192,7 +192,7 @@ def record(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_untouched())
         mode = stack.enter_context(fake_tensors())
-        stack.enter_context(unlimited_recompiles())
+        stack.enter_context(as_the_first_call())
         stack.enter_context(backend.compiling_by(compiler))
         observer = stack.enter_context(backend.observe())
         try:
@@ -227,10 +227,15 @@ def compiled_anew(function: Callable[..., Any], dynamic: bool | None = None) -> 
     return torch.compile(_original(function), backend=fresh_backend, dynamic=dynamic)
 
 
-def unlimited_recompiles() -> contextlib.AbstractContextManager[Any]:
-    """Let calls be compiled however many there were: earlier ones must not use up the limit."""
+def as_the_first_call() -> contextlib.AbstractContextManager[Any]:
+    """Let a call be captured as if it were the first: whatever other calls there were.
+
+    They must not use up Dynamo's limit, nor make sizes dynamic that differed between them.
+    """
     return torch._dynamo.config.patch(
-        recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
+        recompile_limit=sys.maxsize,
+        accumulated_recompile_limit=sys.maxsize,
+        automatic_dynamic_shapes=False,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tpu_compile import backend
-from tpu_compile.ahead.recording import compiled_anew, unlimited_recompiles
+from tpu_compile.ahead.recording import as_the_first_call, compiled_anew
 from tpu_compile.inspector.bisection import Bisection
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.findings import Comparison, Findings
@@ -59,7 +59,7 @@ def bisect(subject: Subject, seed: int = 0) -> Findings:
     """Return how every op of one call of a model compares with eager, on the CPU client."""
     client = pjrt.open_client("cpu")
     bar = tqdm(desc="comparing", unit="node", disable=not sys.stderr.isatty(), leave=False)
-    with bar, Interpreter() as interpreter, unlimited_recompiles():
+    with bar, Interpreter() as interpreter, as_the_first_call():
         bisection = Bisection(client, interpreter, bar.update)
         torch.manual_seed(seed)
         with backend.compiling_by(bisection.with_options), model_errors(subject.spec):
