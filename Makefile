@@ -18,12 +18,13 @@ bench_venv := $(VENV)-bench
 
 CONFORMANCE_ARGS ?=
 
-.PHONY: help demo test test-with-jax conformance lint types docs bench develop clean
+.PHONY: help demo test test-with-jax tpu-aot conformance lint types docs bench develop clean
 
 help:
 	@echo "make demo     embed sentences with a pretrained model, compiled, beside eager PyTorch"
 	@echo "make test     run the test suite"
 	@echo "make test-with-jax  run the tests of a process that also uses jax"
+	@echo "make tpu-aot  compile the models of the tests for TPUs, without one; hours"
 	@echo "make conformance  run PyTorch's own test databases; hours, resumable"
 	@echo "make lint     ruff, typos, validate-pyproject"
 	@echo "make types    mypy"
@@ -49,6 +50,9 @@ test-with-jax: $(VENV)/.installed-test
 	$(bin)/python -m pip install $(PIP_ARGS) --quiet --no-deps --upgrade \
 		--constraint constraints.txt --target $(VENV)/with-jax jax opt_einsum
 	PYTHONPATH=$(VENV)/with-jax $(bin)/python -m pytest tests/with_jax
+
+tpu-aot: $(VENV)/.installed-test
+	$(bin)/python -m pytest --full tests/ahead/test_models_for_chips.py $(TEST_ARGS)
 
 conformance: $(VENV)/.installed-test
 	$(bin)/python -m tests.conformance --all --results build/conformance/all.jsonl $(CONFORMANCE_ARGS)
