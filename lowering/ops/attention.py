@@ -57,16 +57,20 @@ def attention(
     """
     query = _grouped(query, key)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
+    # -inf less a maximum of -inf would be NaN. It is set right in the weights, not in the maximum:
+    # the TPU compiler fuses maximum, difference and sum only where nothing stands between them.
     largest = hlo.reduce_max(scores, [LAST])
-    masked = hlo.compare(largest, hlo.full_like(largest, -math.inf), "EQ")
-    shift = hlo.select(masked, hlo.full_like(largest, 0), largest)
-    weights = stablehlo.exponential(stablehlo.subtract(scores, _by_row(shift, scores)))
+    weights = stablehlo.exponential(stablehlo.subtract(scores, _by_row(largest, scores)))
+    unseen = hlo.compare(scores, hlo.full_like(scores, -math.inf), "EQ")
+    weights = hlo.select(unseen, hlo.full_like(weights, 0), weights)
     total = hlo.reduce_sum(weights, [LAST])
-    total = hlo.select(masked, hlo.full_like(total, 1), total)
+    zero = hlo.full_like(total, 0)
+    masked = hlo.compare(total, zero, "EQ")
+    divisor = hlo.select(masked, hlo.full_like(total, 1), total)
     narrow = hlo.convert(weights, spec_of(value).dtype)
     output = contract(ctx, narrow, value, ([LAST], [2]), (BATCH, BATCH))
-    output = stablehlo.divide(output, _by_row(total, output))
-    logsumexp = stablehlo.add(shift, stablehlo.log(total))
+    output = stablehlo.divide(output, _by_row(divisor, output))
+    logsumexp = hlo.select(masked, zero, stablehlo.add(largest, stablehlo.log(total)))
     return as_result(ctx, 0, output), as_result(ctx, 1, logsumexp)
 
 

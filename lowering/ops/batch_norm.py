@@ -43,14 +43,18 @@ def _by_batch(
     wide = hlo.convert(operand, accumulation_dtype(spec.dtype))
     found = statistics(wide, [0, *range(2, spec.rank)], real)
     rstd = reciprocal_deviation(found.variance, epsilon)
-    normal = scale_and_shift(found.centered, rstd, None, [1])
-    normal = scale_and_shift(normal, weight, bias, [1])
+    normal = scale_and_shift(found.centered, _scale(rstd, weight), bias, [1])
     results = (
         as_result(ctx, 0, normal),
         as_result(ctx, 1, found.mean),
         as_result(ctx, 2, rstd),
     )
     return results, found
+
+
+def _scale(rstd: ir.Value, weight: ir.Value | None) -> ir.Value:
+    """Return the factor of each channel: one product a channel instead of one an element."""
+    return scale_and_shift(rstd, weight, None, [0])
 
 
 def _by_running(
@@ -68,8 +72,7 @@ def _by_running(
     wide = hlo.convert(operand, dtype)
     rstd = reciprocal_deviation(hlo.convert(running_var, dtype), epsilon)
     mean = hlo.broadcast_in_dim(hlo.convert(running_mean, dtype), spec.shape, [1])
-    normal = scale_and_shift(stablehlo.subtract(wide, mean), rstd, None, [1])
-    normal = scale_and_shift(normal, weight, bias, [1])
+    normal = scale_and_shift(stablehlo.subtract(wide, mean), _scale(rstd, weight), bias, [1])
     return as_result(ctx, 0, normal), empty_result(ctx, 1), empty_result(ctx, 2)
 
 

@@ -7,6 +7,7 @@ the added tensor happens there too, and the result is rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -49,10 +50,72 @@ def contract(
     )
 
 
+class _Matrix(NamedTuple):
+    """A matrix as the value that it was before leading dims were merged."""
+
+    value: ir.Value
+    rows: list[int]
+    columns: list[int]
+
+    def sizes(self, dims: Sequence[int]) -> list[int]:
+        return [spec_of(self.value).shape[dim] for dim in dims]
+
+
+def multiply_matrices(ctx: LoweringContext, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Return left @ right in the accumulation dtype, with the dims that a view merged.
+
+    `torch.nn.functional.linear` merges batch and time into the rows of a matrix. XLA fuses less
+    across such a reshape, so the product is taken of the value before it: `[batch, time, inner]
+    @ [inner, columns]` gives `[batch, time, columns]`, which the caller reshapes.
+    """
+    # What the operands come from decides, which no two nodes need to have in common.
+    ctx.asked_for_own += 1
+    first, second = _before_merge(left), _before_merge(right)
+    if first.sizes(first.columns) != second.sizes(second.rows):
+        first, second = (
+            _Matrix(value, [0], [1]) if len(dims) > 1 else matrix
+            for matrix, dims, value in (
+                (first, first.columns, left),
+                (second, second.rows, right),
+            )
+        )
+    return contract(ctx, first.value, second.value, (first.columns, second.rows))
+
+
+def _before_merge(matrix: ir.Value) -> _Matrix:
+    """Return the value that `matrix`, or its transpose, is a reshape `[a, b, ..., n] -> [m, n]` of.
+
+    Without one it is the matrix itself.
+    """
+    shape = spec_of(matrix).shape
+    source = _operand_of(matrix, "stablehlo.transpose")
+    merged = matrix if source is None else source
+    value = merged
+    while (before := _operand_of(value, "stablehlo.reshape")) is not None:
+        if spec_of(before).shape[-1:] != spec_of(merged).shape[-1:]:
+            break
+        value = before
+    rank = spec_of(value).rank
+    if value is merged or rank < 3 or 0 in shape:
+        return _Matrix(matrix, [0], [1])
+    rows, columns = list(range(rank - 1)), [rank - 1]
+    return _Matrix(value, rows, columns) if source is None else _Matrix(value, columns, rows)
+
+
+def _operand_of(value: ir.Value, op: str) -> ir.Value | None:
+    """Return the operand of the op that gives `value`, if it is of that name; else None."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != op:
+        return None
+    operand: ir.Value = owner.operands[0]
+    return operand
+
+
 @lowering(aten.mm.default, padding=contracts("self", "mat2", (1, 0)))
 def mm(ctx: LoweringContext, operand: ir.Value, other: ir.Value) -> ir.Value:
     """`[rows, inner] @ [inner, columns]`; integers wrap, an empty inner dim gives zeros."""
-    return hlo.convert(contract(ctx, operand, other, ([1], [0])), ctx.result.dtype)
+    product = hlo.convert(multiply_matrices(ctx, operand, other), ctx.result.dtype)
+    return hlo.reshape(product, ctx.result.shape)
 
 
 @lowering(aten._int_mm.default, padding=contracts("self", "mat2", (1, 0)))
@@ -79,7 +142,7 @@ def addmm(
     alpha: hlo.Scalar = 1,
 ) -> ir.Value:
     """Return beta * added + alpha * (left @ right), `added` broadcast to `[rows, columns]`."""
-    return add_product(ctx, added, contract(ctx, left, right, ([1], [0])), beta, alpha)
+    return add_product(ctx, added, multiply_matrices(ctx, left, right), beta, alpha)
 
 
 @lowering(aten.addmv.default, padding=contracts("mat", "vec", (1, 0), added="self"))
@@ -118,28 +181,36 @@ def add_product(
     beta: hlo.Scalar | ir.Value,
     alpha: hlo.Scalar | ir.Value,
 ) -> ir.Value:
-    """Return beta * added + alpha * product in the result's dtype.
+    """Return beta * added + alpha * product in the result's dtype and shape.
 
-    As in BLAS a factor of zero drops its term whole, NaN and infinities included.
+    As in BLAS a factor of zero drops its term whole, NaN and infinities included. The dims of
+    `product` may be those of the result before they were merged.
     """
-    dtype = spec_of(product).dtype
-    shape = ctx.result.shape
+    dtype, shape = spec_of(product).dtype, spec_of(product).shape
     terms = []
-    for term, factor in ((added, beta), (product, alpha)):
+    for term, factor in ((_matching(ctx, added, shape), beta), (product, alpha)):
         if isinstance(factor, ir.Value):
-            terms.append(_scaled(hlo.broadcast_to(hlo.convert(term, dtype), shape), factor))
+            terms.append(_scaled(hlo.convert(term, dtype), factor))
             continue
         factor = _cast(factor, ctx.result.dtype)
         if factor == 0:
             continue
-        term = hlo.broadcast_to(hlo.convert(term, dtype), shape)
+        term = hlo.convert(term, dtype)
         if factor != 1:
             term = stablehlo.multiply(term, hlo.full_like(term, factor))
         terms.append(term)
     if not terms:
-        return hlo.full(shape, ctx.result.dtype, 0)
+        return hlo.full(ctx.result.shape, ctx.result.dtype, 0)
     total = terms[0] if len(terms) == 1 else stablehlo.add(*terms)
-    return hlo.convert(total, ctx.result.dtype)
+    return hlo.reshape(hlo.convert(total, ctx.result.dtype), ctx.result.shape)
+
+
+def _matching(ctx: LoweringContext, added: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """Return `added` broadcast to the result, in the `shape` that it has before dims are merged."""
+    if spec_of(added).shape == shape[-1:]:
+        # A reshape of the broadcast bias would keep XLA from fusing it with the product.
+        return hlo.broadcast_to(added, shape)
+    return hlo.reshape(hlo.broadcast_to(added, ctx.result.shape), shape)
 
 
 def _scaled(term: ir.Value, factor: ir.Value) -> ir.Value:

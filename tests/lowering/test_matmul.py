@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from tests.lowering.running import check, run
+from lowering import LoweringOptions, lower_graph
+from tests.lowering.running import check, run, trace
 
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64)
@@ -129,3 +130,41 @@ def test_trilinear(dtype: torch.dtype) -> None:
         rand(6, 4, 5, dtype=dtype),
         rand(3, 5, dtype=dtype),
     )
+
+
+def merged_products(
+    x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return products of matrices whose rows are merged dims, as `linear` and its gradient have."""
+    rows, rows_grad = aten.view(x, [-1, x.size(-1)]), aten.view(grad, [-1, grad.size(-1)])
+    return (
+        aten.addmm(bias, rows, weight.t()),
+        aten.addmm(rows_grad, rows, weight.t(), beta=2, alpha=0.5),
+        aten.mm(rows_grad.t(), rows),
+        aten.mm(rows_grad, weight),
+        aten.mm(rows, rows.t()),
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("lead", [(2, 3), (1, 6), (2, 1, 3), (0, 3)])
+def test_products_of_merged_rows(dtype: torch.dtype, lead: tuple[int, ...]) -> None:
+    shapes = ((*lead, 5), (*lead, 4), (4, 5), (4,))
+    check(merged_products, *[rand(*shape, dtype=dtype) for shape in shapes])
+
+
+def test_merged_rows_that_do_not_match() -> None:
+    check(
+        lambda a, b: aten.mm(aten.view(a, [6, 4]).t(), aten.view(b, [6, 5])),
+        rand(2, 3, 4),
+        rand(3, 2, 5),
+    )
+
+
+def test_products_are_taken_before_rows_are_merged() -> None:
+    shapes = ((2, 3, 5), (2, 3, 4), (4, 5), (4,))
+    graph = trace(merged_products, *[rand(*shape) for shape in shapes])
+    text = lower_graph(graph, options=LoweringOptions(platform="tpu")).text()
+    products = [line.partition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 5
+    assert all(product.startswith("(tensor<2x3x") for product in products)
