@@ -15,9 +15,9 @@ import tpu_compile
 from lowering import REGISTRY, hlo, lower_graph
 from lowering.mlir import stablehlo
 from tests.lowering.running import trace
+from tpu_compile.inspector.bisection.interpreter import Interpreter, NoAnswerError
+from tpu_compile.inspector.bisection.tolerances import compare
 from tpu_compile.inspector.cli import main
-from tpu_compile.inspector.interpreter import Interpreter, NoAnswerError
-from tpu_compile.inspector.tolerances import compare
 
 MODELS = """
 import torch

@@ -13,10 +13,10 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tpu_compile import backend
 from tpu_compile.ahead.recording import as_the_first_call, compiled_anew
-from tpu_compile.inspector.bisection import Bisection
+from tpu_compile.inspector.bisection.findings import Comparison, Findings
+from tpu_compile.inspector.bisection.interpreter import Interpreter
+from tpu_compile.inspector.bisection.walk import Bisection
 from tpu_compile.inspector.exits import ExitCode, InspectorError
-from tpu_compile.inspector.findings import Comparison, Findings
-from tpu_compile.inspector.interpreter import Interpreter
 from tpu_compile.inspector.models import Subject, add_model_arguments, model_errors, subject_of
 from tpu_compile.inspector.output import line_of, print_json, styled, table
 from tpu_compile.runtime import pjrt

@@ -23,8 +23,8 @@ from lowering.source import source_line
 from lowering.subgraphs import op_name
 from tpu_compile.errors import CompilationError
 from tpu_compile.history import GraphName
-from tpu_compile.inspector.findings import Comparison, Findings, Skipped
-from tpu_compile.inspector.graph_values import (
+from tpu_compile.inspector.bisection.findings import Comparison, Findings, Skipped
+from tpu_compile.inspector.bisection.graph_values import (
     attribute,
     evaluated,
     read_results,
@@ -32,15 +32,21 @@ from tpu_compile.inspector.graph_values import (
     stored,
     without_data,
 )
-from tpu_compile.inspector.interpreter import Interpreter, NoAnswerError
-from tpu_compile.inspector.node_programs import (
+from tpu_compile.inspector.bisection.interpreter import Interpreter, NoAnswerError
+from tpu_compile.inspector.bisection.node_programs import (
     NodeProgram,
     compile_nodes,
     concrete_graph,
     signature_of,
 )
-from tpu_compile.inspector.ties import are_ties
-from tpu_compile.inspector.tolerances import WIDER, Difference, compare, excuse_of, widened
+from tpu_compile.inspector.bisection.ties import are_ties
+from tpu_compile.inspector.bisection.tolerances import (
+    WIDER,
+    Difference,
+    compare,
+    excuse_of,
+    widened,
+)
 from tpu_compile.options import CompileOptions
 from tpu_compile.partition import HOST_CHECKS, Plan
 from tpu_compile.runtime import pjrt

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from lowering.subgraphs import draws_random_numbers, subgraph
-from tpu_compile.inspector.tolerances import widened
+from tpu_compile.inspector.bisection.tolerances import widened
 from tpu_compile.partition import EagerOp, Plan, SizedOp, is_ordered_check
 
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tpu_compile.inspector.tolerances import Difference
+from tpu_compile.inspector.bisection.tolerances import Difference
 
 
 @dataclass(frozen=True)
