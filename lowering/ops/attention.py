@@ -57,19 +57,19 @@ def attention(
     """
     query = _grouped(query, key)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
-    # -inf less a maximum of -inf would be NaN. It is set right in the weights, not in the maximum:
-    # the TPU compiler fuses maximum, difference and sum only where nothing stands between them.
-    largest = hlo.reduce_max(scores, [LAST])
+    # The TPU compiler fuses the softmax whole where it is maximum, difference, sum and quotient and
+    # nothing in between. So a row of -inf needs no select: its maximum is the lowest finite value,
+    # its weights are 0. The sum of any other row is at least 1, which its largest score gives.
+    dtype = spec_of(scores).dtype
+    largest = hlo.reduce(scores, [LAST], torch.finfo(dtype).min, stablehlo.maximum)
     weights = stablehlo.exponential(stablehlo.subtract(scores, _by_row(largest, scores)))
-    unseen = hlo.compare(scores, hlo.full_like(scores, -math.inf), "EQ")
-    weights = hlo.select(unseen, hlo.full_like(weights, 0), weights)
     total = hlo.reduce_sum(weights, [LAST])
-    zero = hlo.full_like(total, 0)
-    masked = hlo.compare(total, zero, "EQ")
-    divisor = hlo.select(masked, hlo.full_like(total, 1), total)
+    divisor = stablehlo.maximum(total, hlo.full_like(total, 1))
+    weights = stablehlo.divide(weights, _by_row(divisor, weights))
     narrow = hlo.convert(weights, spec_of(value).dtype)
     output = contract(ctx, narrow, value, ([LAST], [2]), (BATCH, BATCH))
-    output = stablehlo.divide(output, _by_row(divisor, output))
+    zero = hlo.full_like(total, 0)
+    masked = hlo.compare(total, zero, "EQ")
     logsumexp = hlo.select(masked, zero, stablehlo.add(largest, stablehlo.log(total)))
     return as_result(ctx, 0, output), as_result(ctx, 1, logsumexp)
 
