@@ -152,7 +152,10 @@ def _output(item: Any, values: Mapping[fx.Node, Any], bindings: Bindings) -> Any
         if not isinstance(fake, torch.Tensor):
             return sizes.resolve(fake)
         return torch.empty_strided(
-            sizes.shape(fake.shape), sizes.shape(fake.stride()), dtype=fake.dtype
+            sizes.shape(fake.shape),
+            sizes.shape(fake.stride()),
+            dtype=fake.dtype,
+            device=fake.device,
         )
     except UnboundSizeError as error:
         raise _value_needed(f"the size of a result of {item.target} depends on data") from error
