@@ -184,17 +184,17 @@ def test_a_training_step_passes(models: str, capsys: pytest.CaptureFixture[str])
 def test_programs_of_like_nodes_are_compiled_once(
     models: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tpu_compile.inspector import bisection
+    from tpu_compile.inspector.bisection import walk
 
     compiled = []
-    original = bisection.compile_nodes
+    original = walk.compile_nodes
 
     def counting(graph_module: Any, *rest: Any) -> Any:
         nodes = [n.target for n in graph_module.graph.nodes if n.op == "call_function"]
         compiled.append(nodes)
         return original(graph_module, *rest)
 
-    monkeypatch.setattr(bisection, "compile_nodes", counting)
+    monkeypatch.setattr(walk, "compile_nodes", counting)
     assert main(["bisect", f"{models}:Block", "--input", "f32[4,8]", "--json"]) == 0
     assert compiled.count([torch.ops.aten.addmm.default]) == 1
     assert compiled.count([torch.ops.aten.relu.default]) == 1
