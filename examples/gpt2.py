@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import transformers
 
+import tpu_compile
+
 Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -41,3 +43,18 @@ def gpt2_training(batch: int = 1, seq: int = 1024) -> Made:
         return loss.detach()
 
     return step, (torch.randint(0, config.vocab_size, (batch, seq)),), {}
+
+
+def main() -> None:
+    """Say what one call of the model becomes; nothing is compiled, and nothing runs."""
+    model, _, inputs = gpt2(seq=128)
+    lowered = tpu_compile.lower(model, **inputs)
+    for program in lowered.programs:
+        lines = program.stablehlo.count("\n")
+        print(f"{program.title}: {lines} lines of StableHLO, {program.where}")
+    print(f"fallbacks     {len(lowered.fallbacks)}")
+    print(f"XLA compiles  {tpu_compile.stats().xla_compiles}")
+
+
+if __name__ == "__main__":
+    main()

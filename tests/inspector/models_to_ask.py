@@ -60,3 +60,8 @@ def needs_an_argument(x: torch.Tensor) -> torch.Tensor:
 
 def reads_a_value() -> tuple[Any, ...]:
     return (lambda x: x if x.sum() > 0 else -x), (torch.ones(3),)
+
+
+def rates_from_a_tensor() -> tuple[Any, ...]:
+    rates = torch.linspace(0, 0.5, 3).tolist()
+    return nn.Sequential(*(nn.Dropout(rate) for rate in rates)).eval(), (torch.randn(4),)

@@ -74,6 +74,10 @@ def test_inputs_sizes_and_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds == ["forward", "backward", "inference"]
 
 
+def test_a_factory_may_read_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "tensor<4xf32>" in dumped(capsys, f"{MODELS}:rates_from_a_tensor")
+
+
 def test_json_has_every_op(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--stage", "cost", "--target", "cpu", "--json")
     told = json.loads(dumped(capsys, f"{MODELS}:made", *arguments))

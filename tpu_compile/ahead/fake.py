@@ -15,7 +15,10 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    unset_fake_temporarily,
 )
+
+__all__ = ["NEEDS_DATA", "fake_tensors", "unset_fake_temporarily"]
 
 NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException)
 """What an op raises whose result, or its size, only the data can tell; `.func` is the op."""

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from lowering.errors import TpuCompileError
 from lowering.sizes import Bindings, Sizes, UnboundSizeError, bind, placeholder_symbols
 from tpu_compile import backend, capture
-from tpu_compile.ahead.fake import NEEDS_DATA, fake_tensors
+from tpu_compile.ahead.fake import NEEDS_DATA, fake_tensors, unset_fake_temporarily
 from tpu_compile.history import GraphName
 from tpu_compile.options import CompileOptions
 from tpu_compile.partition import Plan
@@ -173,7 +173,8 @@ def record(
 
     It is called once; one that trains twice, and its second call is told.
 
-    `make` is called where tensors are fake: what it creates takes no memory.
+    `make` is called where tensors are fake: what it creates takes no memory, unless it reads a
+    value; then it is called again with real tensors.
 
     Args:
         make: gives function, arguments and keyword arguments.
@@ -199,7 +200,7 @@ def record(
         stack.enter_context(backend.compiling_by(compiler))
         observer = stack.enter_context(backend.observe())
         try:
-            function, args, kwargs = make()
+            function, args, kwargs = _made(make)
             args, kwargs = pytree.tree_map_only(
                 torch.Tensor, mode.from_tensor, (list(args), dict(kwargs))
             )
@@ -213,6 +214,18 @@ def record(
             raise _value_needed(f"{error.func} gives what only the data can tell") from error
     recording.reports = observer.reports()
     return recording
+
+
+def _made(make: Callable[[], Made]) -> Made:
+    """Return what `make` gives; with real tensors where it reads the value of one.
+
+    Vision models do so that compute a rate for each layer. They take the memory that they have.
+    """
+    try:
+        return make()
+    except NEEDS_DATA:
+        with unset_fake_temporarily():
+            return make()
 
 
 def compiled_anew(function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:

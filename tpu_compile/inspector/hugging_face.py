@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tpu_compile.ahead.fake import NEEDS_DATA
 from tpu_compile.ahead.recording import Made
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 
@@ -53,6 +54,8 @@ def build(model_type: str, sizes: Mapping[str, int]) -> Made:
         causal = model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         kind: Any = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
         model = kind.from_config(config)
+    except NEEDS_DATA:
+        raise
     except Exception as error:
         raise InspectorError(
             f"hf:{model_type} cannot be built from its default configuration",

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from lowering.errors import TpuCompileError
+from tpu_compile.ahead.fake import NEEDS_DATA
 from tpu_compile.ahead.lowered import Lowered, lower_made
 from tpu_compile.ahead.recording import Made
 from tpu_compile.inspector.exits import ExitCode, InspectorError
@@ -163,7 +164,7 @@ def _called(factory: Callable[..., Any], spec: str, sizes: Mapping[str, int]) ->
         raise _needs_inputs(spec, f"it takes {', '.join(required)}")
     try:
         return factory(**sizes)
-    except TpuCompileError:
+    except (TpuCompileError, *NEEDS_DATA):
         raise
     except Exception as error:
         raise InspectorError(
