@@ -65,9 +65,12 @@ def lower(
         kwargs: further arguments of the function.
 
     Raises:
+        TypeError: `function` cannot be called.
         ValueNeededError: the function needs the value of a tensor.
         UnsupportedOpError: under `fallback="error"`, an op has no lowering.
     """
+    if not callable(function):
+        raise TypeError(f"lower takes a module or a function, not {type(function).__name__}")
     from tpu_compile.ahead.lowered import lower_made
     from tpu_compile.options import from_torch_compile
 

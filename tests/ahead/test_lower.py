@@ -145,6 +145,17 @@ def test_a_fallback_is_told_and_cuts_the_graph() -> None:
     assert made.isdisjoint(tensor.memory for tensor in second.inputs if tensor is not None)
 
 
+def test_only_what_can_be_called_is_lowered() -> None:
+    with pytest.raises(TypeError, match="a module or a function, not int"):
+        tpu_compile.lower(3, torch.ones(2))  # type: ignore[arg-type]
+
+
+def test_a_function_that_computes_nothing_has_no_program() -> None:
+    lowered = tpu_compile.lower(lambda x: x, torch.ones(3))
+    assert lowered.programs == ()
+    assert lowered.compile("cpu").memory.peak == 0
+
+
 def test_values_are_not_there() -> None:
     def by_value(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x

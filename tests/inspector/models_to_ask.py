@@ -65,3 +65,7 @@ def reads_a_value() -> tuple[Any, ...]:
 def rates_from_a_tensor() -> tuple[Any, ...]:
     rates = torch.linspace(0, 0.5, 3).tolist()
     return nn.Sequential(*(nn.Dropout(rate) for rate in rates)).eval(), (torch.randn(4),)
+
+
+def computes_nothing(batch: int = 2) -> tuple[Any, ...]:
+    return (lambda x: x), (torch.randn(batch, 3),)

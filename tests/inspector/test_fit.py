@@ -21,6 +21,11 @@ def test_the_cpu_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["batch", "1", "8"]
 
 
+def test_a_model_without_a_program_has_no_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", f"{MODELS}:computes_nothing", "--target", "cpu", "--batch", "1,2"]) == 6
+    assert "runs no op in a compiled graph" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["0", "1,x", "", "-1", "1.5"])
 def test_sizes_are_whole_numbers(capsys: pytest.CaptureFixture[str], text: str) -> None:
     assert main(["fit", f"{MODELS}:made", "--target", "cpu", f"--batch={text}"]) == 5

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpu_compile.ahead.fitting import Fit, Largest, fit, largest_size
 from tpu_compile.ahead.hlo_text import TileWaste, tile_waste
-from tpu_compile.inspector.exits import ExitCode
+from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.inputs import sizes_of
 from tpu_compile.inspector.models import Subject, add_model_arguments, lower_subject, subject_of
 from tpu_compile.inspector.output import print_json, quantity, size, styled, table
@@ -67,6 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     def fit_at(sizes: Mapping[str, int]) -> Fit:
         lowered = lower_subject(subject.at(**sizes), target.platform)
+        if not lowered.programs:
+            raise InspectorError(
+                f"{subject.spec} runs no op in a compiled graph",
+                ExitCode.COMPILE,
+                why="there is no program whose memory could be told",
+                ways_out=("tpu-compile-inspect ops, which shows where each op runs",),
+            )
         return fit(lowered, str(target), progress=progress.expect(lowered))
 
     points = [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())]
