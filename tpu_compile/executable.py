@@ -345,7 +345,6 @@ class GraphExecutable:
             kept=self._kept_outputs(lowered),
             poisons=self._options.poison_padding,
         )
-        program.set_constants(lowered, self._graph_module)
         router.chooser.compiled(chosen, seconds)
         return program
 
@@ -394,9 +393,9 @@ class GraphExecutable:
             donate=self._options.donate and self._may_donate(),
         )
         executable, _ = self._loaded(lowered, started)
-        program = Program(lowered, client, executable, self._name, self._versions_ahead)
-        program.set_constants(lowered, self._graph_module)
-        return program
+        return Program(
+            lowered, client, executable, self._name, self._graph_module, self._versions_ahead
+        )
 
     def _may_donate(self) -> bool:
         """Whether the arrays of mutated inputs are ours: not the memory of CPU tensors."""

@@ -73,7 +73,7 @@ class PaddedProgram(Program):
             kept: outputs that are given back with their padding.
             poisons: fill padding with what no real element is made of.
         """
-        super().__init__(lowered, client, executable, name, versions_ahead)
+        super().__init__(lowered, client, executable, name, graph_module, versions_ahead)
         assert lowered.padding is not None
         self._padding = lowered.padding
         self._physical = lowered.signature
@@ -102,8 +102,7 @@ class PaddedProgram(Program):
         """
         frame = self.frame(sizes)
         given, borrowed = self._padded(frame, args)
-        buffers = self._run(given, (frame.sizes,)) if self._handlers else []
-        raw = self._read(buffers, args)
+        raw, _ = self._run(given, (frame.sizes,))
         for index, buffer in borrowed:
             self._buffers[index].append(buffer)
         RECORDER.count_padding(frame.padded, frame.useful)

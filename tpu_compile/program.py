@@ -5,7 +5,6 @@ This is the hot path: it does no dictionary walks and converts only what changed
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -20,10 +19,9 @@ from lowering.signature import Argument, FromArgument, FromResult, NumberFromRes
 from tpu_compile.errors import DeviceError
 from tpu_compile.history import GraphName
 from tpu_compile.runtime import pjrt
-from tpu_compile.runtime.buffers import AliasSlot, CopySlot
+from tpu_compile.runtime.arguments import HostArgument, HostArguments
+from tpu_compile.runtime.buffers import Arguments, CopySlot, HostSlot, SlotArguments
 from tpu_compile.statistics import RECORDER
-
-_NO_LOCK = contextlib.nullcontext()
 
 
 class Program:
@@ -35,56 +33,46 @@ class Program:
         client: pjrt.Client,
         executable: Any,
         name: GraphName,
+        graph_module: fx.GraphModule,
         versions_ahead: Collection[int],
     ) -> None:
         self._name = name
         signature = lowered.signature
         self._client = client
         self._executable = executable
-        mutated = {mutation.placeholder for mutation in signature.mutations}
-        self._slots = [
-            (index, slot_for(client, argument, index in mutated, index in versions_ahead))
-            for argument in signature.arguments
-            if (index := argument.placeholder) is not None
-        ]
-        self._positions = [argument.placeholder is not None for argument in signature.arguments]
-        self._resident_updates = _resident_updates(lowered, dict(self._slots))
+        self._on_device = [is_on_device(layout.node) for layout in signature.results]
+        self._reads_device = any(self._on_device)
+        uses_device = self._reads_device or any(is_on_device(a.node) for a in signature.arguments)
+        constants = _upload_constants(lowered, client, graph_module)
+        self._resident_updates: list[tuple[int, int, CopySlot]] = []
+        self._arguments: Arguments
+        if client.aliases_host_memory and not uses_device:
+            self._arguments = _host_arguments(lowered, client, constants)
+        else:
+            slots = _slots(lowered, client, versions_ahead)
+            self._arguments = SlotArguments(slots, constants)
+            self._resident_updates = _resident_updates(lowered, dict(slots))
+        # Where arrays are shared copies, no other thread may donate one between the moment it is
+        # looked up and the moment the execution holds it.
+        self._dispatch_lock = None if client.aliases_host_memory else client.dispatch_lock
         self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
+        self._draws_on_device = uses_device
         self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
         self._dtypes = [layout.spec.dtype for layout in signature.results]
-        self._on_device = [is_on_device(layout.node) for layout in signature.results]
         self._shapes = [layout.physical.shape for layout in signature.results]
-        self._draws_on_device = any(is_on_device(a.node) for a in signature.arguments) or any(
-            self._on_device
-        )
         self._outputs = signature.outputs
         self._is_plain = all(
             isinstance(output, FromResult) and output.view is None and output.index == index
             for index, output in enumerate(signature.outputs)
         ) and len(signature.outputs) == len(signature.results)
         self._mutations = signature.mutations
-        self._constants: list[Any] = []
-
-    def set_constants(self, lowered: LoweredGraph, graph_module: fx.GraphModule) -> None:
-        """Upload the large constants of the graph module, which the module takes as arguments.
-
-        The data is read for real: a capture may have its fake tensor mode in force.
-        """
-        with _disable_current_modes():
-            for argument in lowered.signature.arguments:
-                if argument.placeholder is None:
-                    value = operator.attrgetter(str(argument.node.target))(graph_module)
-                    dense = value.detach().permute(argument.order).contiguous()
-                    plan = self._client.put_plan(*argument.physical)
-                    self._constants.append(self._client.put(dense, plan))
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Return the graph's outputs for its placeholders' values; mutated inputs are updated.
 
         Nothing of the user's is written before every result is there.
         """
-        buffers = self._run(args) if self._handlers else []
-        results = self._read(buffers, args)
+        results, buffers = self._run(args)
         outputs = (
             results
             if self._is_plain
@@ -94,42 +82,44 @@ class Program:
             self._write_back(results, buffers, args)
         return outputs
 
-    def _run(self, args: Sequence[Any], sizes: Sequence[Any] = ()) -> list[Any]:
-        """Return the result arrays; the device may still be computing them.
+    def _run(
+        self, args: Sequence[Any], sizes: Sequence[Any] = ()
+    ) -> tuple[list[torch.Tensor], list[Any]]:
+        """Return the results as tensors, and their arrays.
 
         `sizes` is the array of run-time sizes, where the program takes one.
         """
+        if not self._handlers:
+            return [], []
         client = self._client
         if not client.is_open:
             client.require_open()
-        # Where arrays are shared copies, no other thread may donate one between the moment it is
-        # looked up and the moment the execution holds it.
-        with _NO_LOCK if client.aliases_host_memory else client.dispatch_lock:
-            arrays = [slot.array(args[index]) for index, slot in self._slots]
-            if self._constants:
-                arrays = self._with_constants(arrays)
-            if self._rng_plan is not None:
-                arrays.append(client.put(self._draw_key(), self._rng_plan))
-            arrays.extend(sizes)
-            try:
-                buffers = pjrt.execute(self._executable, arrays, self._handlers)
-            except pjrt.RUNTIME_ERRORS as error:
-                raise self._failed(error, args) from error
-        RECORDER.count_execution()
-        return buffers
-
-    def _read(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the results as tensors, once the device has computed them."""
-        read = self._client.read
-        if any(self._on_device):
-            return self._read_on_device(buffers, args)
+        lock = self._dispatch_lock
+        if lock is not None:
+            lock.acquire()
         try:
-            # Reading an array whose computation failed ends the process; waiting for it raises.
-            if buffers:
-                buffers[0].block_until_ready()
-            return [read(b, dtype) for b, dtype in zip(buffers, self._dtypes, strict=True)]
+            brought = self._arguments.bring(args)
+            arrays = brought.arrays
+            if self._rng_plan is not None:
+                arrays = [*arrays, client.put(self._draw_key(), self._rng_plan)]
+            if sizes:
+                arrays = [*arrays, *sizes]
+            buffers = pjrt.execute(self._executable, arrays, self._handlers)
         except pjrt.RUNTIME_ERRORS as error:
             raise self._failed(error, args) from error
+        finally:
+            if lock is not None:
+                lock.release()
+        RECORDER.count_execution()
+        if self._reads_device:
+            results = self._read_on_device(buffers, args)
+        else:
+            try:
+                results = client.read_all(buffers, self._dtypes)
+            except pjrt.RUNTIME_ERRORS as error:
+                raise self._failed(error, args) from error
+        self._arguments.give_back(brought)
+        return results, buffers
 
     def _read_on_device(self, buffers: list[Any], args: Sequence[Any]) -> list[torch.Tensor]:
         """Return the results as tensors where they belong; wait for those of the host."""
@@ -172,10 +162,6 @@ class Program:
             lose(mutated, failed)
         return failed
 
-    def _with_constants(self, arrays: list[Any]) -> list[Any]:
-        given, constants = iter(arrays), iter(self._constants)
-        return [next(given) if is_input else next(constants) for is_input in self._positions]
-
     def _write_back(
         self, results: list[torch.Tensor], buffers: list[Any], args: Sequence[Any]
     ) -> None:
@@ -203,27 +189,66 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
     target.copy_(value)
 
 
-def slot_for(client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool) -> Any:
-    """Return what brings the tensors of one argument to `client`."""
-    host = _host_slot(client, argument, is_mutated, is_ahead)
-    if not is_on_device(argument.node):
-        return host
-    from tpu_compile.device.residence import DeviceSlot
+def _upload_constants(
+    lowered: LoweredGraph, client: pjrt.Client, graph_module: fx.GraphModule
+) -> list[tuple[int, Any]]:
+    """Return the arrays of the large constants, which the module takes as arguments, with places.
 
-    return DeviceSlot(*argument.spec, argument.order, host)
+    The data is read for real: a capture may have its fake tensor mode in force.
+    """
+    constants = []
+    with _disable_current_modes():
+        for place, argument in enumerate(lowered.signature.arguments):
+            if argument.placeholder is None:
+                value = operator.attrgetter(str(argument.node.target))(graph_module)
+                dense = value.detach().permute(argument.order).contiguous()
+                plan = client.put_plan(*argument.physical)
+                constants.append((place, client.put(dense, plan)))
+    return constants
+
+
+def _host_arguments(
+    lowered: LoweredGraph, client: pjrt.Client, constants: Sequence[tuple[int, Any]]
+) -> HostArguments:
+    arguments = [
+        HostArgument(client, place, argument.placeholder, argument.physical, argument.order)
+        for place, argument in enumerate(lowered.signature.arguments)
+        if argument.placeholder is not None
+    ]
+    return HostArguments(client, arguments, constants)
+
+
+def _slots(
+    lowered: LoweredGraph, client: pjrt.Client, versions_ahead: Collection[int]
+) -> list[tuple[int, Any]]:
+    """Return, for each placeholder that the module takes, what brings its tensors to `client`."""
+    signature = lowered.signature
+    mutated = {mutation.placeholder for mutation in signature.mutations}
+    slots = []
+    for argument in signature.arguments:
+        index = argument.placeholder
+        if index is None:
+            continue
+        slot: Any = _host_slot(client, argument, index in mutated, index in versions_ahead)
+        if is_on_device(argument.node):
+            from tpu_compile.device.residence import DeviceSlot
+
+            slot = DeviceSlot(*argument.spec, argument.order, slot)
+        slots.append((index, slot))
+    return slots
 
 
 def _host_slot(
     client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
-) -> AliasSlot | CopySlot:
+) -> HostSlot | CopySlot:
     shape, dtype = argument.spec
     if client.aliases_host_memory:
-        return AliasSlot(client, shape, dtype, argument.order)
+        return HostSlot(client, shape, dtype, argument.order)
     return CopySlot(client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead))
 
 
 def _resident_updates(
-    lowered: LoweredGraph, slots: dict[int, AliasSlot | CopySlot]
+    lowered: LoweredGraph, slots: dict[int, Any]
 ) -> list[tuple[int, int, CopySlot]]:
     """Return (placeholder, result, slot) where a result can stay on the device as the new value."""
     signature = lowered.signature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,6 +70,28 @@ Totals = tuple[collections.Counter[str], collections.Counter[str], collections.C
 """Counters, seconds and runs of fallback ops."""
 
 
+class _Tally:
+    """A count that any thread raises by one without a lock."""
+
+    def __init__(self) -> None:
+        count = itertools.count()
+        self.add_one = count.__next__
+        """Count one more: a single C call, which no other thread can come between."""
+        self._not_counted = 0
+
+    def value(self) -> int:
+        """Return the count; the caller sees to it that no other thread reads or resets it."""
+        # Reading takes a number, too.
+        number = self.add_one() - self._not_counted
+        self._not_counted += 1
+        return number
+
+    def reset(self) -> None:
+        """Count from zero; the same condition as for `value`."""
+        counted = self.value()
+        self._not_counted += counted
+
+
 class Recorder:
     """The mutable counters behind `CompileStats`; safe to use from several threads."""
 
@@ -78,7 +101,7 @@ class Recorder:
         self._seconds: collections.Counter[str] = collections.Counter()
         self._fallbacks: collections.Counter[str] = collections.Counter()
         self._records: list[CompileRecord] = []
-        self._executions = 0
+        self._executions = _Tally()
         self._listeners: list[list[CompileRecord]] = []
         # What resets set to zero, by the three kinds of counters: a `Watch` counts across them.
         self._before_resets: Totals = (
@@ -113,8 +136,7 @@ class Recorder:
 
     def count_execution(self) -> None:
         """Count one run of a program; apart from the other counters because it is on every call."""
-        with self._lock:
-            self._executions += 1
+        self._executions.add_one()
 
     def count_padding(self, padded: int, useful: int) -> None:
         """Count the elements of one call's padded inputs."""
@@ -150,7 +172,7 @@ class Recorder:
         """Return the counters as they are now."""
         with self._lock:
             return CompileStats(
-                executions=self._executions,
+                executions=self._executions.value(),
                 **self._counters,
                 **self._seconds,
                 fallback_ops=MappingProxyType(dict(sorted(self._fallbacks.items()))),
@@ -164,14 +186,14 @@ class Recorder:
             counters.update(self._counted())
             seconds.update(self._seconds)
             fallbacks.update(self._fallbacks)
-            self._executions = 0
+            self._executions.reset()
             self._counters.clear()
             self._seconds.clear()
             self._fallbacks.clear()
             self._records.clear()
 
     def _counted(self) -> collections.Counter[str]:
-        return self._counters + collections.Counter(executions=self._executions)
+        return self._counters + collections.Counter(executions=self._executions.value())
 
 
 class Watch:

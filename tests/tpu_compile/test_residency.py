@@ -40,15 +40,18 @@ def uploads(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
     return shapes
 
 
-def test_parameters_are_uploaded_once(uploads: list[tuple[int, ...]]) -> None:
+def test_parameters_are_uploaded_once(client: pjrt.Client, uploads: list[tuple[int, ...]]) -> None:
     model = nn.Linear(3, 5)
-    function = compiled(model)
+    small, large = compiled(model), compiled(lambda x: x + 1)
     with torch.no_grad():
         for _ in range(3):
-            function(torch.randn(2, 3))
+            small(torch.randn(2, 3))
+            large(torch.randn(20_000, 3))
     assert uploads.count((5,)) == 1
     assert uploads.count((5, 3)) == 1
-    assert uploads.count((2, 3)) == 3
+    # Where memory is shared, a small input is copied to where an array lies already.
+    assert uploads.count((2, 3)) == (1 if client.aliases_host_memory else 3)
+    assert uploads.count((20_000, 3)) == 3
 
 
 def test_optimizer_steps_and_load_state_dict_are_seen(client: pjrt.Client) -> None:
@@ -171,3 +174,146 @@ def test_every_dtype_crosses_both_ways(client: pjrt.Client) -> None:
         back = client.read(array, dtype)
         assert back.dtype is dtype
         assert torch.equal(back.view(torch.uint8), values.view(torch.uint8))
+
+
+SMALL, LARGE = (3, 4), (300, 400)
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE, (0, 4), ()])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2],
+)
+def test_inputs_of_every_size_and_dtype(
+    client: pjrt.Client, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    function = compiled(lambda x: x.clone())
+    for _ in range(3):
+        x = torch.randn(shape).to(dtype)
+        assert (
+            torch.equal(function(x).view(torch.uint8), x.view(torch.uint8))
+            if shape
+            else (function(x).item() == x.item())
+        )
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_results_do_not_change_with_later_inputs(
+    client: pjrt.Client, shape: tuple[int, ...]
+) -> None:
+    function = compiled(lambda x: (x.clone(), x.reshape(-1), x.t().contiguous()))
+    inputs = [torch.randn(shape) for _ in range(4)]
+    results = [function(x) for x in inputs]
+    for x, (same, flat, turned) in zip(inputs, results, strict=True):
+        assert torch.equal(same, x)
+        assert torch.equal(flat, x.reshape(-1))
+        assert torch.equal(turned, x.t())
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_views_arrive_as_what_they_show(client: pjrt.Client, shape: tuple[int, ...]) -> None:
+    rows, columns = shape
+    base = torch.randn(rows * 2, columns * 2, dtype=torch.complex64)
+    views = {
+        "transposed": base[:rows, :columns].t(),
+        "strided": base[::2, ::2],
+        "expanded": base[:1, :columns].expand(rows, columns),
+        "offset": base[1 : rows + 1, 1 : columns + 1],
+        "conjugated": base[:rows, :columns].conj(),
+        "negated": torch._neg_view(base[:rows, :columns]),
+        "imaginary part of a conjugated": base.conj().imag[:rows, :columns],
+    }
+    for name, view in views.items():
+        torch._dynamo.reset()
+        function = compiled(lambda x: x * 2)
+        for _ in range(2):
+            assert torch.equal(function(view), view * 2), name
+
+
+def test_a_function_first_called_in_inference_mode_runs_outside_of_it(
+    client: pjrt.Client,
+) -> None:
+    function = compiled(lambda x: x + 1)
+    x = torch.randn(3)
+    with torch.inference_mode():
+        assert torch.equal(function(x), x + 1)
+    for _ in range(2):
+        assert torch.equal(function(x), x + 1)
+    leaf = torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(function(leaf).sum(), leaf)
+        assert torch.equal(gradient, torch.ones(3))
+
+
+def test_an_input_that_requires_grad_but_gets_none(client: pjrt.Client) -> None:
+    function = compiled(lambda x: x.argmax())
+    x = torch.tensor([1.0, 3.0, 2.0], requires_grad=True)
+    for _ in range(3):
+        assert function(x).item() == 1
+
+
+def test_threads_with_inputs_of_their_own(client: pjrt.Client) -> None:
+    weight = nn.Parameter(torch.randn(8))
+    function = compiled(lambda x, y: (x * weight).sum() + y.sum())
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            with torch.no_grad():
+                for _ in range(60):
+                    x = torch.randn(8, generator=generator)
+                    y = torch.randn(9_000, generator=generator)
+                    torch.testing.assert_close(
+                        function(x, y), (x * weight).sum() + y.sum(), rtol=1e-4, atol=1e-3
+                    )
+        except BaseException as error:
+            wrong.append(error)
+
+    with torch.no_grad():
+        function(torch.randn(8), torch.randn(9_000))
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_memory_of_an_input_is_let_go_of_after_the_call(client: pjrt.Client) -> None:
+    function = compiled(lambda x: x.sum())
+    function(torch.randn(LARGE))
+    x = torch.randn(LARGE)
+    watched = weakref.ref(x.untyped_storage())
+    function(x)
+    del x
+    # The device's references are dropped with the next call.
+    function(torch.randn(LARGE))
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_parameter_moved_while_another_is_dropped(client: pjrt.Client) -> None:
+    first, second = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+    holder = nn.ParameterList([first, second])
+    function = compiled(lambda x: x * holder[0] + holder[1])
+    x = torch.randn(4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(function(x), x * holder[0] + holder[1])
+            holder[0].data = torch.randn(4)
+            torch.testing.assert_close(function(x), x * holder[0] + holder[1])
+            holder[1] = nn.Parameter(torch.randn(4))
+            gc.collect()
+            torch.testing.assert_close(function(x), x * holder[0] + holder[1])
+
+
+def test_parameters_at_addresses_that_no_array_can_lie_on(client: pjrt.Client) -> None:
+    memory = torch.randn(41)
+    weight = nn.Parameter(memory[1:41].view(5, 8))
+    function = compiled(lambda x: x @ weight)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 5)
+            torch.testing.assert_close(function(x), x @ weight)
+            weight.add_(1)

@@ -1,15 +1,13 @@
-"""Slots: each brings one argument of a program to the device, uploading only what changed.
+"""Arguments brought to the device one by one, each by a slot of its own.
 
-Two kinds of client, two rules. The CPU client's arrays alias a tensor's memory, so a parameter's
-array stays true through any write and is replaced when the tensor moves to other memory. A device
-holds copies, see `tpu_compile.runtime.residency`.
+For clients that hold copies of tensors, where only what changed is uploaded (see
+`tpu_compile.runtime.residency`), and for programs that take tensors of our own device.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,57 +15,77 @@ from tpu_compile.runtime.pjrt import Client
 from tpu_compile.runtime.residency import Resident, is_kept
 
 
-class AliasSlot:
-    """Brings one argument to a client whose arrays alias host memory."""
+class Slot(Protocol):
+    """Brings the tensors of one argument."""
 
-    __slots__ = (
-        "_identity",
-        "_is_kept",
-        "_kept",
-        "_order",
-        "_plan",
-        "_put",
-        "_reference",
-        "_shares",
-    )
+    def array(self, tensor: torch.Tensor) -> Any:
+        """Return an array with the tensor's present data."""
+
+
+class Brought(Protocol):
+    """What is lent to one call."""
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The arrays in the order of the program's arguments."""
+
+
+class Arguments(Protocol):
+    """Brings the arguments of one program."""
+
+    def bring(self, args: Sequence[Any]) -> Brought:
+        """Return the arrays of a call with the placeholders' values `args`."""
+
+    def give_back(self, brought: Any) -> None:
+        """Take back what `bring` gave, for another call.
+
+        The caller must have waited until the program has run.
+        """
+
+
+class _Arrays(NamedTuple):
+    arrays: list[Any]
+
+
+class SlotArguments:
+    """Brings the arguments of one program, each through its slot."""
+
+    def __init__(
+        self, slots: Sequence[tuple[int, Slot]], constants: Sequence[tuple[int, Any]]
+    ) -> None:
+        """Take the index of each placeholder with its slot, and each constant with its place.
+
+        Both are in the order of the program's arguments.
+        """
+        self._slots = list(slots)
+        self._constants = list(constants)
+
+    def bring(self, args: Sequence[Any]) -> _Arrays:
+        """Return the arrays of a call with the placeholders' values `args`."""
+        arrays = [slot.array(args[index]) for index, slot in self._slots]
+        for place, constant in self._constants:
+            arrays.insert(place, constant)
+        return _Arrays(arrays)
+
+    def give_back(self, brought: _Arrays) -> None:
+        """Do nothing: none of these arrays is used for another call."""
+
+
+class HostSlot:
+    """Brings one argument to a client whose arrays alias host memory: a new array each time."""
+
+    __slots__ = ("_client", "_order", "_plan")
 
     def __init__(
         self, client: Client, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int]
     ) -> None:
-        self._put = client.put
-        self._shares = client.aliases
+        self._client = client
         self._order = tuple(order)
-        self._identity = self._order == tuple(range(len(self._order)))
         self._plan = client.put_plan([shape[dim] for dim in order], dtype)
-        self._kept: tuple[int | None, Any] = (None, None)
-        self._reference: weakref.ref[torch.Tensor] | None = None
-        # Whether this argument lives from call to call is the same for every tensor given for it.
-        self._is_kept: bool | None = None
 
     def array(self, tensor: torch.Tensor) -> Any:
         """Return an array with the tensor's present data."""
-        # The kept array holds the memory, so no other tensor can have come to lie there. Address
-        # and array are one tuple because another thread may replace them at any moment.
-        pointer, array = self._kept
-        if tensor.data_ptr() == pointer:
-            return array
-        dense = (tensor if self._identity else tensor.permute(self._order)).contiguous()
-        array = self._put(dense, self._plan)
-        if self._is_kept is None:
-            self._is_kept = is_kept(tensor)
-        if self._is_kept:
-            self._keep(tensor, dense, array)
-        return array
-
-    def _keep(self, tensor: torch.Tensor, dense: torch.Tensor, array: Any) -> None:
-        pointer = tensor.data_ptr()
-        if dense.data_ptr() == pointer and self._shares(array, dense):
-            self._kept = (pointer, array)
-            self._reference = weakref.ref(tensor, self._forget)
-
-    def _forget(self, _: object = None) -> None:
-        self._kept = (None, None)
-        self._reference = None
+        return self._client.put(tensor.permute(self._order).contiguous(), self._plan)
 
 
 class CopySlot:

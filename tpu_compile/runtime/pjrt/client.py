@@ -193,9 +193,13 @@ class Client:
             plan.aval, self._sharding, [array], self._devices, True, enable_x64=True
         )
 
+    def shares(self, dtype: torch.dtype) -> bool:
+        """Whether arrays and CPU tensors of `dtype` can lie on the same memory."""
+        return self.aliases_host_memory and dtype not in _NO_DLPACK
+
     def aliases(self, array: Any, tensor: torch.Tensor) -> bool:
         """Whether `array` shares the memory of a contiguous `tensor`."""
-        if not self.aliases_host_memory or tensor.numel() == 0 or tensor.dtype in _NO_DLPACK:
+        if not self.shares(tensor.dtype) or tensor.numel() == 0:
             return False
         return self.read(array, tensor.dtype).data_ptr() == tensor.data_ptr()
 
@@ -209,7 +213,7 @@ class Client:
 
         On the CPU client the tensor shares the array's memory.
         """
-        if self.aliases_host_memory and dtype not in _NO_DLPACK:
+        if self.shares(dtype):
             return _from_dlpack(_export_dlpack(array))
         if 0 in array.aval.shape:
             return torch.empty(array.aval.shape, dtype=dtype, device="cpu")
@@ -218,6 +222,14 @@ class Client:
         if bits is None:
             return torch.from_numpy(host.copy())
         return torch.from_numpy(host.view(_NUMPY_DTYPES[bits]).copy()).view(dtype)
+
+    def read_all(self, arrays: Sequence[Any], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        """Return the results of one execution as CPU tensors, once it is over."""
+        # Reading an array whose computation failed ends the process; waiting for it raises.
+        arrays[0].block_until_ready()
+        if self.aliases_host_memory and _NO_DLPACK.isdisjoint(dtypes):
+            return [_from_dlpack(_export_dlpack(array)) for array in arrays]
+        return [self.read(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
     def synchronize(self) -> None:
         """Wait until the device has computed every array."""
