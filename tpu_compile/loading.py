@@ -10,11 +10,12 @@ from lowering.mlir import module_bytecode
 from tpu_compile.errors import TpuCompileError
 from tpu_compile.history import HISTORY, GraphName
 from tpu_compile.options import CompileOptions
-from tpu_compile.runtime.cache import ProgramCache, key_parts, program_key
+from tpu_compile.runtime.cache import Persistence, ProgramCache, key_parts
 from tpu_compile.runtime.pjrt import Client
 from tpu_compile.statistics import RECORDER, CompileRecord
 
 PROGRAMS = ProgramCache()
+_COUNTERS = {"memory": "memory_hits", "disk": "disk_hits", "mismatch": "cache_mismatches"}
 
 
 def load(
@@ -55,17 +56,24 @@ def load(
                 "matmul_precision": options.resolved_precision(),
                 "donate": str(options.donate),
             },
-            **key_parts(text, xla_options, client),
         }
 
     executable, origin = PROGRAMS.get(
-        program_key(text, xla_options, client),
+        key_parts(text, xla_options, client),
         client,
         compile_program,
-        folder=options.resolved_cache_dir(),
+        persistence=_persistence(options),
         describe=describe,
     )
     HISTORY.add(name, inputs)
-    if origin != "compiled":
-        RECORDER.count("memory_hits" if origin == "memory" else "disk_hits")
+    counter = _COUNTERS.get(origin)
+    if counter is not None:
+        RECORDER.count(counter)
     return executable, seconds
+
+
+def _persistence(options: CompileOptions) -> Persistence | None:
+    location = options.resolved_cache_dir()
+    if location is None:
+        return None
+    return Persistence(location, options.resolved_cache_size(), options.resolved_cache_verify())

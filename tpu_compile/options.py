@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,7 +26,14 @@ _BUCKETS = ("auto", "pow2", "exact")
 _PRECISIONS = ("default", "high", "highest")
 
 CACHE_DIR_VARIABLE = "TPU_COMPILE_CACHE_DIR"
+CACHE_SIZE_VARIABLE = "TPU_COMPILE_CACHE_SIZE"
+CACHE_VERIFY_VARIABLE = "TPU_COMPILE_CACHE_VERIFY"
 PLATFORM_VARIABLE = "TPU_COMPILE_PLATFORM"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
+_LOCAL_PREFIX = "file://"
+_SIZE_WANTED = 'a positive number of bytes, or a text such as "500MiB" or "2GiB"'
+_SWITCH = {"": None, "0": False, "1": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +73,21 @@ class CompileOptions:
     the program. Since 0.1."""
 
     cache_dir: str | None = None
-    """Folder of the persistent cache of compiled programs; None follows the environment variable
-    `TPU_COMPILE_CACHE_DIR`, and without it the cache is off. Since 0.1."""
+    """Folder of the persistent cache of compiled programs, or a URL such as `"gs://bucket/x"` (with
+    the extra `remote`); None follows the environment variable `TPU_COMPILE_CACHE_DIR`, and without
+    it the cache is off. A folder that other users can write to is not used. Since 0.1."""
+
+    cache_size: int | str | None = None
+    """Bytes that the persistent cache may take, or a text such as `"2GiB"`; the least recently used
+    programs go before another is stored. None follows `TPU_COMPILE_CACHE_SIZE`; without it a folder
+    may take 10 GiB, and a URL has no bound. No part of the cache key. Since 0.1."""
+
+    cache_verify: bool | None = None
+    """Compile what the persistent cache holds all the same, and compare: the optimized HLO without
+    metadata, and the sizes of its buffers. Machine code is not compared: XLA makes other code of
+    the same HLO each time. A difference warns, counts in `stats().cache_mismatches` and replaces
+    what is stored; the program that was compiled runs. None follows `TPU_COMPILE_CACHE_VERIFY` (0
+    or 1), and without it is False. No part of the cache key. Since 0.1."""
 
     xla_options: Mapping[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """XLA compile options by name, such as `{"xla_cpu_enable_fast_math": True}`. Part of the
@@ -92,6 +114,11 @@ class CompileOptions:
             if not isinstance(folder, str) or "\0" in folder:
                 raise _bad_value("cache_dir", folder, "a path or None")
             object.__setattr__(self, "cache_dir", folder)
+            _check_location(folder, "the option `cache_dir`")
+        if self.cache_size is not None:
+            object.__setattr__(self, "cache_size", _checked_size(self.cache_size))
+        if self.cache_verify is not None and not isinstance(self.cache_verify, bool):
+            raise _bad_value("cache_verify", self.cache_verify, "True, False or None")
         object.__setattr__(self, "xla_options", _checked_xla_options(self.xla_options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,8 +144,46 @@ class CompileOptions:
         ]
 
     def resolved_cache_dir(self) -> str | None:
-        """Return the persistent cache's folder: the option, or else the environment's."""
-        return self.cache_dir or os.environ.get(CACHE_DIR_VARIABLE) or None
+        """Return the persistent cache's folder or URL: the option, or else the environment's.
+
+        Raises:
+            OptionError: the environment names a URL, and fsspec is not installed.
+        """
+        named = self.cache_dir
+        if not named:
+            named = os.environ.get(CACHE_DIR_VARIABLE) or None
+            if named is not None:
+                _check_location(named, CACHE_DIR_VARIABLE)
+        return named and os.path.expanduser(named.removeprefix(_LOCAL_PREFIX))
+
+    def resolved_cache_size(self) -> int | None:
+        """Return how many bytes the persistent cache may take; None if nothing says so.
+
+        Raises:
+            OptionError: the environment's value is no size.
+        """
+        if isinstance(self.cache_size, int):
+            return self.cache_size
+        text = os.environ.get(CACHE_SIZE_VARIABLE)
+        if not text:
+            return None
+        try:
+            return parse_size(text)
+        except ValueError as error:
+            raise _bad_variable(CACHE_SIZE_VARIABLE, text, _SIZE_WANTED) from error
+
+    def resolved_cache_verify(self) -> bool:
+        """Return whether what the persistent cache holds is compiled all the same.
+
+        Raises:
+            OptionError: the environment's value is neither 0 nor 1.
+        """
+        if self.cache_verify is not None:
+            return self.cache_verify
+        text = os.environ.get(CACHE_VERIFY_VARIABLE, "")
+        if text not in _SWITCH:
+            raise _bad_variable(CACHE_VERIFY_VARIABLE, text, "0 or 1")
+        return _SWITCH[text] or False
 
 
 def _rebuilt(fields: dict[str, Any]) -> CompileOptions:
@@ -157,6 +222,48 @@ def from_torch_compile(
 def platform_from_environment() -> str | None:
     """Return the platform that `TPU_COMPILE_PLATFORM` names, or None."""
     return os.environ.get(PLATFORM_VARIABLE) or None
+
+
+def parse_size(text: str) -> int:
+    """Return a size in bytes; units are powers of 1024 with and without the i.
+
+    >>> parse_size("2GiB")
+    2147483648
+
+    Raises:
+        ValueError: the text is no size, or 0.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * 1024 ** "_KMGT".index(match[2].upper() or "_")) if match else 0
+    if size == 0:
+        raise ValueError(f"{text!r} is no size, such as 500MiB or 2GiB")
+    return size
+
+
+def _checked_size(size: Any) -> int:
+    if isinstance(size, str):
+        try:
+            return parse_size(size)
+        except ValueError as error:
+            raise _bad_value("cache_size", size, _SIZE_WANTED) from error
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        raise _bad_value("cache_size", size, _SIZE_WANTED)
+    return size
+
+
+def _check_location(location: str, named_by: str) -> None:
+    """Raise `OptionError` if a URL needs fsspec and it is not installed; imports nothing."""
+    is_remote = "://" in location and not location.startswith(_LOCAL_PREFIX)
+    if is_remote and importlib.util.find_spec("fsspec") is None:
+        raise OptionError(
+            f"The persistent cache {location!r} (from {named_by}) needs fsspec",
+            why="a URL is reached through it, and it is not installed",
+            ways_out=("pip install tpu_compile[remote]", "a local folder"),
+        )
+
+
+def _bad_variable(name: str, value: str, wanted: str) -> OptionError:
+    return OptionError(f"The environment variable {name} is {value!r}", why=f"it takes {wanted}")
 
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:

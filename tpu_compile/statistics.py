@@ -46,7 +46,9 @@ class CompileStats:
     memory_hits: int = 0
     """Programs found among those that this process already compiled."""
     disk_hits: int = 0
-    """Programs loaded from the persistent cache."""
+    """Programs found in the persistent cache."""
+    cache_mismatches: int = 0
+    """Programs in the persistent cache that were not what XLA compiles now (`cache_verify`)."""
     executions: int = 0
     """Runs of compiled programs."""
     fallback_ops: Mapping[str, int] = field(default_factory=dict)

@@ -260,7 +260,7 @@ class Compiler:
 class _CpuCompiler(Compiler):
     def __init__(self) -> None:
         self._client = pjrt.open_client("cpu")
-        self.version = self._client.version.partition("|")[0]
+        self.version = self._client.platform
 
     def compile(self, module: Any, xla_options: Sequence[tuple[str, Any]]) -> Any:
         return self._client.compile(module_bytecode(module), xla_options)

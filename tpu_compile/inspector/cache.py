@@ -1,4 +1,7 @@
-"""`cache`: what the persistent cache holds, why two programs have two keys, and its collection."""
+"""`cache`: what the persistent cache holds, and why two programs have two keys.
+
+`cache_upkeep.py` changes it: collection, export and import.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,37 @@ import argparse
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpu_compile.inspector import cache_upkeep
 from tpu_compile.inspector.exits import ExitCode, InspectorError
-from tpu_compile.inspector.output import print_json, size, table
+from tpu_compile.inspector.output import age, print_json, size, table
 from tpu_compile.options import CACHE_DIR_VARIABLE, CompileOptions
-from tpu_compile.runtime.stored_programs import StoredProgram, leftovers, stored_programs
+from tpu_compile.options import parse_size as size_in_bytes
+from tpu_compile.runtime.stored_programs import StoredProgram, stored_programs
+from tpu_compile.runtime.stores import ProgramStore, is_url, store_at
 
 NAME = "cache"
-HELP = "list, compare or collect the programs of the persistent cache"
+HELP = "list, compare, collect, export or import the programs of the persistent cache"
 EXAMPLES = (
     "tpu-compile-inspect cache ls",
     "tpu-compile-inspect cache why 3f2a 91bc --dir ~/.cache/tpu_compile",
     "tpu-compile-inspect cache gc --max-size 2GiB --older-than 30d --dry-run",
+    "tpu-compile-inspect cache export programs.tar 3f2a 91bc",
+    "tpu-compile-inspect cache import programs.tar --dir gs://bucket/programs",
 )
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_ACTIONS = {"ls": 0, "why": 2, "gc": 0}
+# How many arguments each takes, and what they are.
+_ACTIONS: dict[str, tuple[range, str]] = {
+    "ls": (range(1), "no argument"),
+    "why": (range(2, 3), "two keys"),
+    "gc": (range(1), "no argument"),
+    "export": (range(1, 2**31), "a file, and then keys"),
+    "import": (range(1, 2), "a file"),
+}
 _KEY_LENGTH = 12
 
 
@@ -34,10 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("action", choices=tuple(_ACTIONS), help="what to do")
     parser.add_argument(
-        "keys", metavar="KEY", nargs="*", help="why: two keys, or the beginnings of two"
+        "given",
+        metavar="ARGUMENT",
+        nargs="*",
+        help="why: two keys, or the beginnings of two; export: the file to write, then the keys of "
+        "the programs, all without; import: the file to read, whose programs are code that later "
+        "runs",
     )
     parser.add_argument(
-        "--dir", type=Path, help=f"the folder; without it {CACHE_DIR_VARIABLE} names it"
+        "--dir", help=f"the folder, or a URL; without it {CACHE_DIR_VARIABLE} names it"
     )
     parser.add_argument(
         "--max-size",
@@ -55,15 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Return a size in bytes; units are powers of 1024 with and without the i.
-
-    >>> parse_size("2GiB")
-    2147483648
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 500MiB or 2GiB")
-    return int(float(match[1]) * 1024 ** "_KMGT".index(match[2].upper() or "_"))
+    """Return a size in bytes; units are powers of 1024 with and without the i."""
+    try:
+        return size_in_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def parse_age(text: str) -> float:
@@ -81,22 +95,30 @@ def parse_age(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Do what the action says."""
     _check_usage(arguments)
-    folder = _folder(arguments.dir)
-    if arguments.action == "ls":
-        return _list(folder, arguments.json)
-    if arguments.action == "why":
-        return _why(folder, arguments.keys, arguments.json)
-    return _collect(folder, arguments)
+    action, given = arguments.action, arguments.given
+    if action == "import":
+        store = _store(arguments.dir, must_exist=False)
+        return cache_upkeep.import_file(store, Path(given[0]), arguments.json)
+    store = _store(arguments.dir)
+    if action == "ls":
+        return _list(store, arguments.json)
+    if action == "why":
+        return _why(store, given, arguments.json)
+    if action == "export":
+        programs = stored_programs(store) if len(given) > 1 else []
+        keys = [_found(programs, key, store).key for key in given[1:]]
+        return cache_upkeep.export_file(store, Path(given[0]), keys, arguments.json)
+    return cache_upkeep.collect(store, arguments)
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
-    action, wanted = arguments.action, _ACTIONS[arguments.action]
-    if len(arguments.keys) != wanted:
-        takes = "two keys" if wanted else "no key"
+    action = arguments.action
+    wanted, described = _ACTIONS[action]
+    if len(arguments.given) not in wanted:
         raise InspectorError(
-            f"cache {action} got {len(arguments.keys)} keys",
+            f"cache {action} got {len(arguments.given)} arguments",
             ExitCode.USAGE,
-            why=f"it takes {takes}",
+            why=f"it takes {described}",
         )
     rules = [arguments.max_size is not None, arguments.older_than is not None, arguments.dry_run]
     if action != "gc" and any(rules):
@@ -107,34 +129,35 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         )
 
 
-def _folder(given: Path | None) -> Path:
-    named = str(given) if given is not None else CompileOptions().resolved_cache_dir()
-    if named is None:
+def _store(given: str | None, *, must_exist: bool = True) -> ProgramStore:
+    options = CompileOptions(cache_dir=given)
+    location = options.resolved_cache_dir()
+    if location is None:
         raise InspectorError(
             "There is no persistent cache",
             ExitCode.USAGE,
             why=f"neither --dir nor {CACHE_DIR_VARIABLE} names a folder",
         )
-    folder = Path(named).expanduser()
-    if not folder.is_dir():
-        raise InspectorError(f"{folder} is no folder", ExitCode.FILE, ways_out=("--dir FOLDER",))
-    return folder
+    if must_exist and not is_url(location) and not Path(location).is_dir():
+        raise InspectorError(f"{location} is no folder", ExitCode.FILE, ways_out=("--dir FOLDER",))
+    return store_at(location, options.resolved_cache_size())
 
 
 # --- ls ------------------------------------------------------------------------------------------
 
 
-def _list(folder: Path, as_json: bool) -> int:
-    programs, left = stored_programs(folder), leftovers(folder)
+def _list(store: ProgramStore, as_json: bool) -> int:
+    programs, left = stored_programs(store), store.leftovers()
     now = time.time()
     total = sum(program.size for program in programs)
     if as_json:
         print_json(
             {
-                "folder": str(folder),
+                "folder": store.location,
                 "size": total,
+                "limit": store.limit,
                 "programs": [_as_json(program, now) for program in programs],
-                "leftovers": [item.path.name for item in left],
+                "leftovers": [item.name for item in left],
             }
         )
         return ExitCode.OK
@@ -150,22 +173,11 @@ def _list(folder: Path, as_json: bool) -> int:
     ]
     if rows:
         print(table(("key", "size", "used", "state", "program"), rows))
-    print(f"{len(programs)} programs, {size(total)} in {folder}")
+    bound = "" if store.limit is None else f" of {size(store.limit)}"
+    print(f"{len(programs)} programs, {size(total)}{bound} in {store.location}")
     if left:
         print(f"{len(left)} leftovers of processes that ended early; `cache gc` removes them")
     return ExitCode.OK
-
-
-def age(seconds: float) -> str:
-    """Return a time for reading, in its largest unit.
-
-    >>> age(7300)
-    '2h ago'
-    """
-    for unit in ("w", "d", "h", "m"):
-        if seconds >= _SECONDS[unit]:
-            return f"{int(seconds // _SECONDS[unit])}{unit} ago"
-    return f"{max(0, int(seconds))}s ago"
 
 
 def _described(program: StoredProgram) -> str:
@@ -189,9 +201,9 @@ def _as_json(program: StoredProgram, now: float) -> dict[str, Any]:
 # --- why -----------------------------------------------------------------------------------------
 
 
-def _why(folder: Path, keys: Sequence[str], as_json: bool) -> int:
-    programs = stored_programs(folder)
-    first, second = (_found(programs, key, folder) for key in keys)
+def _why(store: ProgramStore, keys: Sequence[str], as_json: bool) -> int:
+    programs = stored_programs(store)
+    first, second = (_found(programs, key, store) for key in keys)
     differences = _differences(_parts(first), _parts(second))
     if as_json:
         print_json(
@@ -205,10 +217,11 @@ def _why(folder: Path, keys: Sequence[str], as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _found(programs: Sequence[StoredProgram], key: str, folder: Path) -> StoredProgram:
+def _found(programs: Sequence[StoredProgram], key: str, store: ProgramStore) -> StoredProgram:
     found = [program for program in programs if program.key.startswith(key.lower())]
     if len(found) != 1:
-        what = f"{len(found)} programs in {folder} have" if found else f"No program in {folder} has"
+        place = store.location
+        what = f"{len(found)} programs in {place} have" if found else f"No program in {place} has"
         raise InspectorError(
             f"{what} a key that begins with {key!r}",
             ExitCode.USAGE,
@@ -222,9 +235,9 @@ def _parts(program: StoredProgram) -> Mapping[str, Any]:
         raise InspectorError(
             f"The program {program.key[:_KEY_LENGTH]} does not say what it is",
             ExitCode.FILE,
-            why=f"its file is {program.state}"
-            if program.state == "damaged"
-            else "another version of tpu_compile stored it",
+            why="another version of tpu_compile stored it"
+            if program.state == "other format"
+            else f"its file is {program.state}",
             ways_out=("compile it again",),
         )
     return program.parts
@@ -245,6 +258,7 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tu
         ("settings", "setting"),
         ("xla_options", "XLA option"),
         ("versions", "version of"),
+        ("compiler_flags", "flags in"),
     ):
         old, new = first.get(group, {}), second.get(group, {})
         found.extend(
@@ -263,72 +277,3 @@ def _input_differences(old: Sequence[str], new: Sequence[str]) -> list[tuple[str
         for index, (one, other) in enumerate(zip(old, new, strict=True))
         if one != other
     ]
-
-
-# --- gc ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Removal:
-    """A file to remove, and why."""
-
-    path: Path
-    size: int
-    reason: str
-
-
-def removals(
-    folder: Path, *, max_size: int | None, older_than: float | None, now: float
-) -> list[Removal]:
-    """Return what a collection removes: damaged files, leftovers, and the least recently used.
-
-    Files of another version of tpu_compile are kept or go by their age and size, like ours.
-    """
-    found = [Removal(item.path, item.size, "leftover") for item in leftovers(folder, now)]
-    total = 0
-    for program in stored_programs(folder):
-        reason = None
-        if program.state == "damaged":
-            reason = "damaged"
-        elif older_than is not None and now - program.used > older_than:
-            reason = f"used {age(now - program.used)}"
-        else:
-            # The last used come first: once they fill the size, all that follow go.
-            total += program.size
-            if max_size is not None and total > max_size:
-                reason = "over the size"
-        if reason is not None:
-            found.append(Removal(program.path, program.size, reason))
-    return found
-
-
-def _collect(folder: Path, arguments: argparse.Namespace) -> int:
-    found = removals(
-        folder,
-        max_size=arguments.max_size,
-        older_than=arguments.older_than,
-        now=time.time(),
-    )
-    if not arguments.dry_run:
-        for removal in found:
-            # Another process may collect at the same time.
-            removal.path.unlink(missing_ok=True)
-    freed = sum(removal.size for removal in found)
-    if arguments.json:
-        print_json(
-            {
-                "folder": str(folder),
-                "dry_run": arguments.dry_run,
-                "freed": freed,
-                "removed": [
-                    {"file": removal.path.name, "size": removal.size, "reason": removal.reason}
-                    for removal in found
-                ],
-            }
-        )
-        return ExitCode.OK
-    for removal in found:
-        print(f"{removal.path.name[:_KEY_LENGTH]}  {size(removal.size)}  {removal.reason}")
-    verb = "would be removed" if arguments.dry_run else "removed"
-    print(f"{len(found)} files {verb}, {size(freed)}")
-    return ExitCode.OK

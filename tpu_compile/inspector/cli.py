@@ -28,7 +28,9 @@ from tpu_compile.inspector import (
 )
 from tpu_compile.inspector.exits import ExitCode, InspectorError
 from tpu_compile.inspector.output import fail
+from tpu_compile.runtime.archive import ArchiveError
 from tpu_compile.runtime.pjrt import PluginMissingError
+from tpu_compile.runtime.stores import StoreError
 from tpu_compile.runtime.targets import UnknownTargetError
 
 # Each module has `NAME`, `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`.
@@ -49,6 +51,8 @@ COMMANDS: tuple[Any, ...] = (
 # The first that fits; whatever else the package raises is about compiling.
 _CODES: dict[type[Exception], ExitCode] = {
     OSError: ExitCode.FILE,
+    ArchiveError: ExitCode.FILE,
+    StoreError: ExitCode.FILE,
     PluginMissingError: ExitCode.NO_COMPILER,
     UnknownTargetError: ExitCode.TARGET,
     OptionError: ExitCode.USAGE,

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import os
 import platform
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +21,8 @@ from tpu_compile.inspector.output import print_json, size, styled
 from tpu_compile.inspector.requirements import is_inside, ranges_of
 from tpu_compile.options import (
     CACHE_DIR_VARIABLE,
+    CACHE_SIZE_VARIABLE,
+    CACHE_VERIFY_VARIABLE,
     PLATFORM_VARIABLE,
     CompileOptions,
     nearest,
@@ -30,6 +31,7 @@ from tpu_compile.options import (
 from tpu_compile.registration import NAMES, TARGET, owner_of
 from tpu_compile.runtime.pjrt import plugin_names, plugin_path, tpu_is_attached
 from tpu_compile.runtime.platforms import current_platform
+from tpu_compile.runtime.stores import is_url, store_at
 
 NAME = "doctor"
 HELP = "check versions, plugins, the backend's name, the cache, and run one small program"
@@ -212,32 +214,34 @@ def _device_compatibility() -> ModuleType:
 
 
 def _cache() -> Iterator[Finding]:
-    named = CompileOptions().resolved_cache_dir()
-    if named is None:
-        yield Finding("ok", "cache", f"off; {CACHE_DIR_VARIABLE} or `cache_dir` turns it on")
+    options = CompileOptions()
+    try:
+        named, limit = options.resolved_cache_dir(), options.resolved_cache_size()
+        options.resolved_cache_verify()
+        if named is None:
+            yield Finding("ok", "cache", f"off; {CACHE_DIR_VARIABLE} or `cache_dir` turns it on")
+            return
+        store = store_at(named, limit)
+        if not is_url(named) and not os.path.lexists(named):
+            yield Finding("ok", "cache", f"{named} will be made when the first program is stored")
+            return
+        files = [file.size for file in store.programs()]
+    except (TpuCompileError, OSError) as error:
+        yield Finding("problem", "cache", str(error), "another folder")
         return
-    folder = Path(named)
-    if not folder.exists():
-        yield Finding("ok", "cache", f"{folder} will be made when the first program is stored")
-        return
-    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
-        yield Finding("problem", "cache", f"{folder} is no folder that can be read", "another one")
-        return
-    files = [path.stat().st_size for path in folder.glob("*.xla")]
-    yield Finding("ok", "cache", f"{folder}: {len(files)} programs, {size(sum(files))}")
-    if not os.access(folder, os.W_OK):
+    bound = "" if store.limit is None else f" of {size(store.limit)}"
+    yield Finding("ok", "cache", f"{named}: {len(files)} programs, {size(sum(files))}{bound}")
+    if not is_url(named) and not os.access(named, os.W_OK):
         yield Finding("warning", "cache", "cannot be written: programs are read, none is stored")
-    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield Finding(
-            "warning",
-            "cache",
-            "others may write to it, and a stored program is code that runs",
-            f"chmod go-w {folder}",
-        )
 
 
 def _environment() -> Iterator[Finding]:
-    known = (CACHE_DIR_VARIABLE, PLATFORM_VARIABLE)
+    known = (
+        CACHE_DIR_VARIABLE,
+        CACHE_SIZE_VARIABLE,
+        CACHE_VERIFY_VARIABLE,
+        PLATFORM_VARIABLE,
+    )
     for name, value in sorted(os.environ.items()):
         if name.startswith(_OURS) and name not in known:
             yield Finding("warning", name, "is no variable of tpu_compile", nearest(name, known))

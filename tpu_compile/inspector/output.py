@@ -75,6 +75,18 @@ def size(count: float) -> str:
     raise AssertionError("the last unit takes everything")
 
 
+def age(seconds: float) -> str:
+    """Return how long ago something was, for reading, in its largest unit.
+
+    >>> age(7300)
+    '2h ago'
+    """
+    for unit, length in (("w", 604800), ("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit} ago"
+    return f"{max(0, int(seconds))}s ago"
+
+
 def quantity(count: float, unit: str = "") -> str:
     """Return a count for reading, in powers of 1000: `1.2 G`, followed by `unit`."""
     for prefix in ("", "k", "M", "G", "T", "P"):

@@ -1,49 +1,61 @@
-"""Compiled programs by key, in memory and on disk.
+"""Compiled programs by key, in memory and in a store.
 
-The key is a digest of the canonical module, the XLA options and every version that the program
-depends on; it is equal in two processes. `stored_programs.py` owns the files.
+The key is a digest of the canonical module, the XLA options, the compiler's flags and every version
+that the program depends on; it is equal in two processes. `stored_programs.py` owns what is in a
+file, `stores` where it lies. Whatever goes wrong with a store is warned about once, and the program
+is compiled: a cache never fails a compile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from tpu_compile.errors import CompilationError
-from tpu_compile.runtime import stored_programs
+from tpu_compile.errors import CompilationError, TpuCompileWarning
 from tpu_compile.runtime.pjrt import Client
+from tpu_compile.runtime.stored_programs import key_of, name_of, packed, unpacked
+from tpu_compile.runtime.stores import ProgramStore, StoreError, store_at
 
-logger = logging.getLogger(__name__)
+Origin = Literal["compiled", "memory", "disk", "mismatch"]
+"""`"mismatch"`: compiled, as what was stored is another program (see `Persistence.verify`)."""
 
-Origin = Literal["compiled", "memory", "disk"]
+_NOT_READ = "cannot be read, and programs are compiled"
 
 
-def program_key(text: str, options: Sequence[tuple[str, Any]], client: Client) -> str:
-    """Return the key of a module's canonical text (no locations) for `client`."""
-    digest = hashlib.sha256(stored_programs.FORMAT)
-    for part in (client.version, repr(tuple(options)), text):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+@dataclass(frozen=True)
+class Persistence:
+    """Where programs are kept for other processes, and how far what is found there is trusted."""
+
+    location: str
+    """A folder, or a URL that fsspec understands."""
+    size: int | None = None
+    """Bytes that it may take; None: see `store_at`."""
+    verify: bool = False
+    """Whether a program that is found is compiled all the same, and compared.
+
+    Compared are the optimized HLO without metadata and the sizes of its buffers, as XLA gives them
+    for both. XLA's own machine code differs between two compiles of a module, so it cannot be.
+    """
 
 
 def key_parts(text: str, options: Sequence[tuple[str, Any]], client: Client) -> dict[str, Any]:
-    """Return what `program_key` digests, to be stored beside the program; the text as a digest."""
+    """Return what makes the key of a module's canonical text (no locations) for `client`."""
     return {
+        "compiler_flags": client.compiler_flags,
         "module": hashlib.sha256(text.encode()).hexdigest(),
-        "xla_options": {name: str(value) for name, value in options},
         "versions": client.versions,
+        "xla_options": dict(options),
     }
 
 
 class ProgramCache:
-    """Loaded executables of this process, backed by a folder where one is given."""
+    """Loaded executables of this process, backed by a store where one is given."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,24 +65,27 @@ class ProgramCache:
         )
         self._building: dict[tuple[int, str], threading.Lock] = {}
         self._without_folders = 0
+        self._said: set[tuple[str, str]] = set()
 
     def get(
         self,
-        key: str,
+        parts: Mapping[str, Any],
         client: Client,
         compile_program: Callable[[], Any],
         *,
-        folder: str | None,
-        describe: Callable[[], Mapping[str, Any]],
+        persistence: Persistence | None,
+        describe: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[Any, Origin]:
-        """Return the executable of `key` and where it came from, compiling it at most once.
+        """Return the executable that `parts` (see `key_parts`) make and where it came from.
 
-        A thread that asks for a key which another is compiling waits for it. `describe` gives what
-        is stored beside the program to tell what it is, as a JSON object.
+        It is compiled at most once: a thread that asks for a key which another is compiling waits
+        for it. `describe` gives what is stored beside the program to tell what it is, as JSON.
 
         Raises:
             CompilationError: `compile_program` does; nothing is kept then.
+            OptionError: the store's URL cannot be understood here.
         """
+        key = key_of(parts)
         with self._lock:
             programs = self._programs.setdefault(client, {})
             if key in programs:
@@ -79,7 +94,17 @@ class ProgramCache:
         with building:
             if key in programs:
                 return programs[key], "memory"
-            program, origin = self._load_or_compile(key, client, compile_program, folder, describe)
+            if persistence is None or self._without_folders:
+                origin: Origin = "compiled"
+                program = compile_program()
+            else:
+
+                def contents(program: Any) -> bytes:
+                    return packed({**describe(), **parts}, client.serialize(program))
+
+                program, origin = self._load_or_compile(
+                    key, client, compile_program, persistence, contents
+                )
             with self._lock:
                 programs[key] = program
                 self._building.pop((id(client), key), None)
@@ -87,7 +112,7 @@ class ProgramCache:
 
     @contextlib.contextmanager
     def without_folders(self) -> Iterator[None]:
-        """Compile what is not in memory, whatever folders hold: for checks that count compiles."""
+        """Compile what is not in memory, whatever stores hold: for checks that count compiles."""
         with self._lock:
             self._without_folders += 1
         try:
@@ -97,27 +122,79 @@ class ProgramCache:
                 self._without_folders -= 1
 
     def clear(self) -> None:
-        """Forget every executable of this process; files stay."""
+        """Forget every executable of this process, and what was warned about; files stay."""
         with self._lock:
             self._programs.clear()
+            self._said.clear()
 
     def _load_or_compile(
         self,
         key: str,
         client: Client,
         compile_program: Callable[[], Any],
-        folder: str | None,
-        describe: Callable[[], Mapping[str, Any]],
+        persistence: Persistence,
+        contents: Callable[[Any], bytes],
     ) -> tuple[Any, Origin]:
-        if folder is None or self._without_folders:
+        location, name = persistence.location, name_of(key)
+        try:
+            store = store_at(location, persistence.size)
+        except StoreError as error:
+            self._warn(location, _NOT_READ, error)
             return compile_program(), "compiled"
-        path = stored_programs.path_of(folder, key)
-        data = stored_programs.read(path)
-        if data is not None:
-            try:
-                return client.deserialize(data), "disk"
-            except CompilationError as error:
-                logger.warning("ignoring the stored program %s: %s", path, error)
+        stored = self._load(store, key, client)
+        if stored is not None and not persistence.verify:
+            return stored, "disk"
         program = compile_program()
-        stored_programs.write(path, describe(), client.serialize(program))
-        return program, "compiled"
+        origin: Origin = "compiled"
+        if stored is not None:
+            difference = client.difference(stored, program)
+            if difference is None:
+                return program, "disk"
+            self._say(
+                f"The stored program {name} in {location} is not what XLA compiles now: "
+                f"{difference}. It is replaced.",
+                key=(location, name),
+            )
+            origin = "mismatch"
+        try:
+            store.write(name, contents(program))
+        except (OSError, StoreError, CompilationError) as error:
+            self._warn(location, "did not store a program", error)
+        return program, origin
+
+    def _load(self, store: ProgramStore, key: str, client: Client) -> Any | None:
+        """Return the stored executable; None if there is none, with a warning if it is no good."""
+        name = name_of(key)
+        try:
+            data = store.read(name)
+        except (OSError, StoreError) as error:
+            self._warn(store.location, _NOT_READ, error)
+            return None
+        if data is None:
+            return None
+        found = unpacked(data, key)
+        why = f"it is {found.state}"
+        if found.state == "intact":
+            try:
+                return client.deserialize(found.program)
+            except CompilationError as error:
+                why = str(error)
+        self._say(
+            f"The stored program {name} in {store.location} is not loaded: {why}. It is compiled "
+            "anew and replaced.",
+            key=(store.location, name),
+        )
+        return None
+
+    def _warn(self, location: str, effect: str, error: Exception) -> None:
+        """Say that a store fails: once for each kind of failure."""
+        kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
+        self._say(f"The persistent cache {location} {effect}: {error}", key=(location, kind))
+
+    def _say(self, message: str, key: tuple[str, str]) -> None:
+        with self._lock:
+            if key in self._said:
+                return
+            self._said.add(key)
+        # The user's line is far up, behind Dynamo's frames.
+        warnings.warn(message, TpuCompileWarning, stacklevel=2)

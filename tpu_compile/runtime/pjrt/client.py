@@ -22,10 +22,12 @@ import numpy
 import torch
 
 from tpu_compile.errors import CompilationError, DeviceError, OptionError
-from tpu_compile.runtime.pjrt.bindings import JAXLIB_VERSION, _jax, lapack, xc
+from tpu_compile.runtime.pjrt.bindings import JAXLIB_VERSION, HloPrintOptions, _jax, lapack, xc
+from tpu_compile.runtime.pjrt.identity import compiler_flags, library_digest
 from tpu_compile.runtime.pjrt.plugins import (
     load_plugin,
     named_by_environment,
+    plugin_path,
     quiet_stderr,
     tpu_is_attached,
 )
@@ -115,6 +117,9 @@ class Client:
         self._devices = [self._device]
         self._device_list = _jax.DeviceList((self._device,))
         self._sharding = _Sharding(self._device)
+        # As they are now: XLA reads them once.
+        self.compiler_flags = compiler_flags(platform)
+        """The compiler's flags that the environment gave, by variable (see `compiler_flags`)."""
         self.is_open = True
         self.residency = Residency()
         """The device copies of parameters and buffers."""
@@ -126,7 +131,7 @@ class Client:
         """The device's own name, such as `"cpu"` or `"TPU v6 lite"`."""
         return str(self._device.device_kind)
 
-    @property
+    @functools.cached_property
     def versions(self) -> dict[str, str]:
         """What a serialized executable depends on: platform, plugin, jaxlib, device, processor."""
         versions = {
@@ -140,6 +145,11 @@ class Client:
             versions["processor"] = (
                 torch.backends.cpu.get_cpu_capability() + platform.machine() + _cpu_flags()
             )
+            return versions
+        versions["topology"] = _topology(self._client)
+        path = plugin_path(self.platform)
+        if path is not None:
+            versions["library"] = library_digest(path)
         return versions
 
     @property
@@ -254,8 +264,17 @@ class Client:
             raise compile_error(error, xla_options) from error
 
     def serialize(self, executable: Any) -> bytes:
-        """Return the executable as bytes for `deserialize` on the same platform and version."""
-        return bytes(self._client.serialize_executable(executable))
+        """Return the executable as bytes for `deserialize` on the same platform and version.
+
+        Raises:
+            CompilationError: the plugin cannot serialize it.
+        """
+        try:
+            return bytes(self._client.serialize_executable(executable))
+        except xc.XlaRuntimeError as error:
+            raise CompilationError(
+                f"The PJRT plugin {self.platform!r} cannot store an executable", why=str(error)
+            ) from error
 
     def deserialize(self, data: bytes) -> Any:
         """Return the executable that `serialize` stored.
@@ -271,6 +290,39 @@ class Client:
             raise CompilationError(
                 "A stored executable cannot be loaded", why=str(error)
             ) from error
+
+    def difference(self, one: Any, other: Any) -> str | None:
+        """Return in which respect two executables differ; None if they do not.
+
+        Compared are the optimized HLO without metadata and names, and the sizes of the buffers.
+        """
+        if _optimized_hlo(one) != _optimized_hlo(other):
+            return "the optimized HLO differs"
+        if _memory_use(one) != _memory_use(other):
+            return "the sizes of its buffers differ"
+        return None
+
+
+def _optimized_hlo(executable: Any) -> list[str]:
+    options = HloPrintOptions.fingerprint()
+    options.print_large_constants = True
+    options.print_backend_config = True
+    return [module.to_string(options) for module in executable.hlo_modules()]
+
+
+def _memory_use(executable: Any) -> str | None:
+    try:
+        return str(executable.get_compiled_memory_stats())
+    except xc.XlaRuntimeError:
+        return None  # Not every plugin tells.
+
+
+def _topology(client: Any) -> str:
+    """Return how many devices a plugin has, and how they are laid out where it says so."""
+    devices = client.devices()
+    places = {tuple(getattr(device, "coords", None) or ()) for device in devices}
+    bounds = [max(axis) + 1 for axis in zip(*places, strict=False)]
+    return f"{len(devices)} devices" + (f" in {'x'.join(map(str, bounds))}" if bounds else "")
 
 
 @functools.cache
