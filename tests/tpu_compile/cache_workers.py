@@ -170,10 +170,13 @@ def main() -> None:
         if kills % 2:
             # Only one process at a time writes: every other kill is aimed at it.
             victim = writer_in(folder, living) or victim
+        # Stopped first: while it has the lock, nobody removes its draft, and it can be counted.
+        os.kill(victim, signal.SIGSTOP)
+        os.waitid(os.P_PID, victim, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        within_a_write += any(folder.glob(f"*_{victim}_*.tmp"))
         os.kill(victim, signal.SIGKILL)
         kills += 1
         reap(victim)
-        within_a_write += any(folder.glob(f"*_{victim}_*.tmp"))
     # Half of what is left is killed too, the rest ends in its own time.
     for victim in sorted(living)[::2]:
         os.kill(victim, signal.SIGKILL)

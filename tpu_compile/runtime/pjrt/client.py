@@ -294,7 +294,8 @@ class Client:
     def difference(self, one: Any, other: Any) -> str | None:
         """Return in which respect two executables differ; None if they do not.
 
-        Compared are the optimized HLO without metadata and names, and the sizes of the buffers.
+        Compared are the optimized HLO without metadata and names of instructions, and the sizes of
+        the buffers.
         """
         if _optimized_hlo(one) != _optimized_hlo(other):
             return "the optimized HLO differs"
@@ -304,7 +305,8 @@ class Client:
 
 
 def _optimized_hlo(executable: Any) -> list[str]:
-    options = HloPrintOptions.fingerprint()
+    # Not `fingerprint()`, which leaves out the values of constants.
+    options = HloPrintOptions.canonical()
     options.print_large_constants = True
     options.print_backend_config = True
     return [module.to_string(options) for module in executable.hlo_modules()]

@@ -109,26 +109,36 @@ class LocalStore:
 
     def remove(self, names: Iterable[str]) -> None:
         """See `ProgramStore`."""
-        with self._folder() as folder, self._lock(folder):
-            for name in names:
+        gone = list(names)
+        with contextlib.suppress(FileNotFoundError), self._folder() as folder, self._lock(folder):
+            for name in gone:
                 _unlink(folder, name)
 
     def programs(self) -> list[StoredFile]:
         """See `ProgramStore`."""
-        with self._folder() as folder:
-            return [file for file in _files(folder) if PROGRAM_NAME.fullmatch(file.name)]
+        try:
+            with self._folder() as folder:
+                return [file for file in _files(folder) if PROGRAM_NAME.fullmatch(file.name)]
+        except FileNotFoundError:
+            return []  # Nothing was stored yet.
 
     def leftovers(self) -> list[StoredFile]:
         """See `ProgramStore`; while another process stores, only the drafts of over an hour."""
-        with self._folder() as folder:
-            drafts = [file for file in _files(folder) if DRAFT_NAME.fullmatch(file.name)]
-            if not drafts:
-                return []
-            try:
-                with self._lock(folder, seconds=0.0) as alone:
-                    return [draft for draft in drafts if alone or _is_old(draft)]
-            except (OSError, StoreError):
-                return [draft for draft in drafts if _is_old(draft)]
+        try:
+            with self._folder() as folder:
+                drafts = [file for file in _files(folder) if DRAFT_NAME.fullmatch(file.name)]
+                return [draft for draft in drafts if self._is_leftover(folder, draft)]
+        except FileNotFoundError:
+            return []
+
+    def _is_leftover(self, folder: int, draft: StoredFile) -> bool:
+        if _is_old(draft):
+            return True
+        try:
+            with self._lock(folder, seconds=0.0) as alone:
+                return alone
+        except (OSError, StoreError):
+            return False  # Somebody is storing, or the folder can only be read.
 
     def _write(self, name: str, data: bytes) -> None:
         with self._folder(make=True) as folder, self._lock(folder) as alone:
