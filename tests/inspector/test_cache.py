@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import time
@@ -14,9 +15,11 @@ import torch
 
 import tpu_compile
 from tests.tpu_compile.comparing import compiled
+from tpu_compile.errors import TpuCompileWarning
 from tpu_compile.inspector.cache import parse_age, parse_size
 from tpu_compile.inspector.cli import main
 from tpu_compile.runtime import stored_programs
+from tpu_compile.runtime.stores import store_at
 
 HOUR = 3600.0
 
@@ -81,11 +84,23 @@ def test_states_of_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     data[len(stored_programs.FORMAT) + 32 + 10] ^= 1
     damaged.write_bytes(data)
     (folder / f"{'a' * 64}.xla").write_bytes(b"tpu_compile-program-1\n" + bytes(40))
+    other = store(folder, 4.25)
+    (folder / f"{'c' * 64}.xla").write_bytes(other.read_bytes())
+    (folder / f"{'d' * 64}.xla").write_bytes(b"")
+    (folder / f"{'d' * 64}.xla").chmod(0o666)
     (folder / f"{'b' * 64}.xla").write_bytes(b"")
     states = {each["key"]: each["state"] for each in listed(folder, capsys)["programs"]}
-    assert states == {damaged.stem: "damaged", "a" * 64: "other format", "b" * 64: "damaged"}
+    assert states == {
+        damaged.stem: "damaged",
+        other.stem: "intact",
+        "a" * 64: "other format",
+        "b" * 64: "damaged",
+        "c" * 64: "under another key",
+        "d" * 64: "refused",
+    }
     tpu_compile.reset()
-    compiled(lambda x: x * 4.5, cache_dir=str(folder))(torch.ones(2))
+    with pytest.warns(TpuCompileWarning, match="is damaged"):
+        compiled(lambda x: x * 4.5, cache_dir=str(folder))(torch.ones(2))
     assert tpu_compile.stats().disk_hits == 0
     states = {each["key"]: each["state"] for each in listed(folder, capsys)["programs"]}
     assert states[damaged.stem] == "intact"
@@ -134,13 +149,16 @@ def test_why_names_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_why_names_versions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = store(folder, 8.5)
-    parts = dict(stored_programs.stored_programs(folder)[0].parts or {})
+    cache = store_at(str(folder))
+    parts = dict(stored_programs.stored_programs(cache)[0].parts or {})
     parts["versions"] = {**parts["versions"], "jaxlib": "0.9.9"}
-    second = folder / f"{'c' * 64}.xla"
-    stored_programs.write(second, parts, b"program")
-    (line,) = why(folder, first, second, capsys)
-    assert line.startswith("version of jaxlib: ")
-    assert line.endswith("and 0.9.9")
+    parts["compiler_flags"] = {"XLA_FLAGS": "--xla_x=1"}
+    second = folder / stored_programs.name_of(stored_programs.key_of(parts))
+    cache.write(second.name, stored_programs.packed(parts, b"program"))
+    version, flags = why(folder, first, second, capsys)
+    assert version.startswith("version of jaxlib: ")
+    assert version.endswith("and 0.9.9")
+    assert flags == "flags in XLA_FLAGS: (none) and --xla_x=1"
 
 
 def test_why_needs_two_intact_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +184,9 @@ def test_gc_by_age_size_and_state(folder: Path, capsys: pytest.CaptureFixture[st
     stale, fresh = folder / f"{'e' * 64}x_1.tmp", folder / f"{'f' * 64}x_2.tmp"
     for path in (stale, fresh, folder / "other.tmp"):
         path.write_bytes(b"draft")
+    # Somebody is storing: only what is an hour old is nobody's.
+    lock = open(folder / "lock", "r+b")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
     set_age(stale, 2 * HOUR)
     set_age(folder / "other.tmp", 2 * HOUR)
     before = sorted(folder.iterdir())
@@ -177,9 +198,12 @@ def test_gc_by_age_size_and_state(folder: Path, capsys: pytest.CaptureFixture[st
     assert reasons == {stale.name: "leftover", damaged.name: "damaged", oldest.name: "used 2d ago"}
     assert sorted(folder.iterdir()) == before
 
+    lock.close()
     assert main(["cache", "gc", *options]) == 0
-    assert "3 files removed" in capsys.readouterr().out
-    assert sorted(folder.iterdir()) == sorted([newest, middle, fresh, folder / "other.tmp"])
+    assert "4 files removed" in capsys.readouterr().out
+    assert sorted(folder.iterdir()) == sorted(
+        [newest, middle, folder / "lock", folder / "other.tmp"]
+    )
 
     limit = str(newest.stat().st_size + 1)
     assert main(["cache", "gc", "--dir", str(folder), "--max-size", limit]) == 0
@@ -202,9 +226,10 @@ def test_gc_without_rules_keeps_every_program(
     [
         (["ls"], 2, "TPU_COMPILE_CACHE_DIR"),
         (["ls", "--dir", "no_such_folder"], 10, "no_such_folder is no folder"),
-        (["ls", "3f"], 2, "it takes no key"),
+        (["ls", "3f"], 2, "it takes no argument"),
         (["ls", "--dry-run"], 2, "cache gc"),
-        (["gc", "3f"], 2, "it takes no key"),
+        (["ls", "--dir", "nosuch://x"], 2, "Protocol not known"),
+        (["gc", "3f"], 2, "it takes no argument"),
     ],
 )
 def test_wrong_arguments(
@@ -226,7 +251,13 @@ def test_the_folder_of_the_environment(
     store(folder, 14.5)
     monkeypatch.setenv("TPU_COMPILE_CACHE_DIR", str(folder))
     assert main(["cache", "ls"]) == 0
-    assert f" in {folder}" in capsys.readouterr().out
+    assert f" of 10.0 GiB in {folder}" in capsys.readouterr().out
+    monkeypatch.setenv("TPU_COMPILE_CACHE_SIZE", "5MiB")
+    assert main(["cache", "ls"]) == 0
+    assert f" of 5.0 MiB in {folder}" in capsys.readouterr().out
+    folder.chmod(0o777)
+    assert main(["cache", "ls"]) == 10
+    assert f"chmod go-w {folder}" in capsys.readouterr().err
 
 
 def test_sizes_and_ages() -> None:
@@ -238,7 +269,13 @@ def test_sizes_and_ages() -> None:
 
 @pytest.mark.parametrize(
     ("parse", "text"),
-    [(parse_size, "big"), (parse_size, "-1"), (parse_age, "30"), (parse_age, "")],
+    [
+        (parse_size, "big"),
+        (parse_size, "-1"),
+        (parse_size, "0"),
+        (parse_age, "30"),
+        (parse_age, ""),
+    ],
 )
 def test_bad_sizes_and_ages(parse: Any, text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="such as"):

@@ -117,10 +117,17 @@ def test_a_cache_that_others_may_write(tmp_path: Path, monkeypatch: pytest.Monke
     folder.chmod(0o700)
     assert [each.state for each in doctor._cache()] == ["ok"]
     folder.chmod(0o777)
-    size, writable = doctor._cache()
-    assert size.text == f"{folder}: 0 programs, 0 B"
-    assert writable.state == "warning"
-    assert writable.way_out == f"chmod go-w {folder}"
+    (finding,) = doctor._cache()
+    assert finding.state == "problem"
+    assert f"chmod go-w {folder}" in finding.text
+    folder.chmod(0o700)
+    monkeypatch.setenv("TPU_COMPILE_CACHE_SIZE", "2GiB")
+    (finding,) = doctor._cache()
+    assert finding.text == f"{folder}: 0 programs, 0 B of 2.0 GiB"
+    monkeypatch.setenv("TPU_COMPILE_CACHE_SIZE", "big")
+    (finding,) = doctor._cache()
+    assert finding.state == "problem"
+    assert "TPU_COMPILE_CACHE_SIZE" in finding.text
 
 
 def test_a_cache_that_is_a_file(

@@ -37,6 +37,11 @@ def run(inputs: torch.Tensor, **settings: Any) -> torch.Tensor:
         ({"donate": 1}, ["donate", "True or False"]),
         ({"cache_dir": 3}, ["cache_dir"]),
         ({"cache_dir": "a\0b"}, ["cache_dir"]),
+        ({"cache_size": "2 parsecs"}, ["cache_size", "2 parsecs", "2GiB"]),
+        ({"cache_size": 0}, ["cache_size", "positive"]),
+        ({"cache_size": True}, ["cache_size", "True"]),
+        ({"cache_size": 1.5}, ["cache_size", "1.5"]),
+        ({"cache_verify": "yes"}, ["cache_verify", "'yes'", "True, False or None"]),
         ({"xla_options": {"xla_cpu_enable_fast_math": "maybe"}}, ["fast_math", "'maybe'"]),
         ({"xla_options": ["a"]}, ["xla_options"]),
         ({"xla_options": {"xla_no_such_flag": 1}}, ["xla_no_such_flag"]),
@@ -53,7 +58,7 @@ def test_options(options: dict[str, Any], words: list[str]) -> None:
 
 def test_an_options_object_is_taken_copied_and_pickled() -> None:
     options = tpu_compile.CompileOptions(
-        buckets=[8, 4], xla_options={"xla_cpu_enable_fast_math": False}
+        buckets=[8, 4], xla_options={"xla_cpu_enable_fast_math": False}, cache_size="2GiB"
     )
     assert copy.deepcopy(options) == options == pickle.loads(pickle.dumps(options))
     plain = tpu_compile.CompileOptions(fallback="error")
