@@ -13,11 +13,10 @@ from typing import Any
 
 import fsspec
 import pytest
-import torch
 from fsspec.implementations.local import LocalFileSystem
 
 import tpu_compile
-from tests.tpu_compile.comparing import compiled
+from tests.tpu_compile.caching import name, run
 from tpu_compile.errors import OptionError, TpuCompileWarning
 from tpu_compile.runtime.stores import StoreError, TooLargeError, store_at
 from tpu_compile.runtime.stores.remote import RemoteStore, _time_of
@@ -54,18 +53,6 @@ def fresh_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if files.exists("/bucket"):
         files.rm("/bucket", recursive=True)
-
-
-def name(number: int) -> str:
-    return f"{number:064x}.xla"
-
-
-def run(location: str, factor: float = 3.5, **options: Any) -> tuple[int, int]:
-    tpu_compile.reset()
-    result = compiled(lambda x: x * factor, cache_dir=location, **options)(torch.ones(2))
-    assert torch.equal(result, torch.full((2,), factor))
-    stats = tpu_compile.stats()
-    return stats.xla_compiles, stats.disk_hits
 
 
 def test_programs_are_found_again() -> None:
