@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import threading
 import time
 import warnings
@@ -164,8 +165,10 @@ def test_a_process_that_is_stopped_while_it_stores(
     run(folder, 3.5)
     with open(folder / "lock", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        numbers = random.getstate()
         with pytest.warns(TpuCompileWarning, match="held its lock"):
             assert run(folder, 4.5) == (1, 0)
+        assert random.getstate() == numbers
         assert run(folder, 3.5) == (0, 1)
     # It is not waited for again at each program.
     with pytest.warns(TpuCompileWarning, match="held its lock"):

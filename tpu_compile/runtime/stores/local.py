@@ -45,6 +45,9 @@ _BUSY_SECONDS = 300.0
 # File systems without locks, such as some network ones.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
+# Not the generator of the module `random`, whose numbers are the user's.
+_CHANCE = random.SystemRandom()
+
 # Where locks belong to processes (NFS), they do not keep threads apart.
 _THREADS = threading.Lock()
 
@@ -238,7 +241,7 @@ class LocalStore:
             if time.monotonic() > deadline:
                 raise self._busy()
             # Uneven, so that no process keeps coming when another has the lock.
-            time.sleep(pause * random.uniform(0.5, 1.0))
+            time.sleep(pause * _CHANCE.uniform(0.5, 1.0))
             pause = min(2 * pause, 0.02)
 
     def _busy(self) -> _BusyError:
