@@ -89,6 +89,7 @@ class Registry:
     def __init__(self) -> None:
         self._rules: dict[Target, Rule] = {}
         self._frozen = False
+        self._by_users: set[Target] = set()
         self._lock = threading.Lock()
 
     def add(self, rule: Rule, *, by_user: bool = False) -> None:
@@ -104,15 +105,23 @@ class Registry:
             if self._frozen and not by_user:
                 raise ValueError(f"the registry is frozen: {rule.overload} comes too late")
             self._rules[rule.overload] = rule
+            if by_user:
+                self._by_users.add(rule.overload)
 
     def remove(self, overload: Target) -> None:
         """Take a user's rule out again (tests and notebooks that define it anew)."""
         with self._lock:
             del self._rules[overload]
+            self._by_users.discard(overload)
 
     def freeze(self) -> None:
         """Close the table for everything but users' own ops."""
         self._frozen = True
+
+    @property
+    def has_users_rules(self) -> bool:
+        """Whether there are rules that are not this project's."""
+        return bool(self._by_users)
 
     def get(self, overload: object) -> Rule | None:
         """Return the rule of `overload`, or None."""

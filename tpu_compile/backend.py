@@ -18,10 +18,11 @@ import torch
 from torch import fx
 
 from lowering.errors import UnsupportedOpError
+from lowering.registry import REGISTRY
 from lowering.rng_states import give_keys_for_states
 from lowering.source import source_line
 from lowering.subgraphs import draws_random_numbers, subgraphs
-from tpu_compile import capture
+from tpu_compile import capture, torch_cache
 from tpu_compile.data_dependent import SizedExecutable
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
 from tpu_compile.executable import GraphExecutable
@@ -60,11 +61,35 @@ def tpu(
     try:
         chosen = from_torch_compile(mode, options)
         _check_devices(graph_module)
-        make = _PLAN_COMPILER.get() or _compile_for_current_client
-        compiler = _GraphCompiler(chosen, make(chosen, graph_module), graph_module)
-        return capture.compile_captured(graph_module, example_inputs, compiler.compile)
+        make = _PLAN_COMPILER.get()
+        settings = _settings(chosen) if make is None else None
+        plan_compiler: PlanCompiler
+        if make is None:
+            plan_compiler = _ClientCompiler(chosen, current_client(), stores=settings is not None)
+        else:
+            plan_compiler = make(chosen, graph_module)
+        compiler = _GraphCompiler(chosen, plan_compiler, graph_module)
+        return capture.compile_captured(graph_module, example_inputs, compiler.compile, settings)
     except TpuCompileError as error:
         raise capture.raise_through_dynamo(error) from error.__cause__
+
+
+def _settings(options: CompileOptions) -> str | None:
+    """Return what compiled graphs depend on besides torch's graph; None if none is to be stored.
+
+    They are stored where programs are, and where Dynamo's own work is; but not while somebody
+    watches what is compiled, nor with rules of users', whose code no key could tell.
+    """
+    folder = options.resolved_cache_dir()
+    if folder is None and not torch_cache.dynamo_keeps_its_work():
+        return None
+    is_observed = bool(_observers.__dict__.get("stack"))
+    if not PROGRAMS.uses_folders or is_observed or REGISTRY.has_users_rules:
+        return None
+    if not torch_cache.can_join():
+        return None
+    matters = dataclasses.replace(options, cache_dir=None, cache_size=None, cache_verify=None)
+    return f"{current_client().version} {options.resolved_precision()} {matters!r}"
 
 
 class PlanCompiler(Protocol):
@@ -233,8 +258,9 @@ class _GraphCompiler:
 class _ClientCompiler:
     """Compiles plans for the client of this process."""
 
-    def __init__(self, options: CompileOptions, client: Client) -> None:
+    def __init__(self, options: CompileOptions, client: Client, *, stores: bool) -> None:
         self.platform = client.platform
+        self._stores = stores
         self._options = options
         self._client = client
         self._family = Family()
@@ -254,6 +280,7 @@ class _ClientCompiler:
                 dimensions=capture.dimensions,
                 family=self._family if graph_plan.is_whole else None,
                 saved=_saved(graph_plan, name) if graph_plan.is_whole else None,
+                keeps_recipe=self._stores and graph_plan.is_whole,
             )
             for step in graph_plan.steps
             if isinstance(step, Part)
@@ -268,10 +295,6 @@ class _ClientCompiler:
                 )
         family = self._family if name.kind == "backward" else None
         return PartitionedGraph(graph_plan, executables, family)
-
-
-def _compile_for_current_client(options: CompileOptions, _: fx.GraphModule) -> PlanCompiler:
-    return _ClientCompiler(options, current_client())
 
 
 def _saved(graph_plan: Plan, name: GraphName) -> Saved | None:

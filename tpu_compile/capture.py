@@ -26,6 +26,7 @@ from torch._guards import TracingContext
 import lowering
 from lowering.decompositions import decomposition_table
 from lowering.source import source_line
+from tpu_compile import torch_cache
 from tpu_compile.buckets import Dimension
 from tpu_compile.errors import TpuCompileError
 
@@ -44,7 +45,10 @@ CompileGraph = Callable[[fx.GraphModule, str], Compiled]
 
 
 def compile_captured(
-    graph_module: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    settings: str | None = None,
 ) -> Callable[..., Any]:
     """Return the callable for a Dynamo graph.
 
@@ -56,13 +60,16 @@ def compile_captured(
         example_inputs: its inputs, as Dynamo gives them.
         compile_graph: takes a functional graph and `"forward"`, `"backward"` or `"inference"`;
             gives a callable on the list of its inputs.
+        settings: what the result depends on besides the graph, to let torch's caches keep it;
+            None keeps it out of them.
     """
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_one(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(compile_graph(graph, kind))
+            compiled = compile_graph(graph, kind)
+            return compiled if settings is not None else _boxed(compiled)
 
-        return compile_one
+        return compile_one if settings is None else torch_cache.storing(compile_one)
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
@@ -72,7 +79,8 @@ def compile_captured(
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         keep_inference_input_mutations=True,
     )
-    return backend(graph_module, list(example_inputs))
+    with contextlib.nullcontext() if settings is None else torch_cache.joined(settings):
+        return backend(graph_module, list(example_inputs))
 
 
 def _boxed(compiled: Compiled) -> Callable[..., Any]:

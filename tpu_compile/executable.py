@@ -30,10 +30,12 @@ from lowering.source import source_line
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
 from tpu_compile.history import GraphName
-from tpu_compile.loading import load
+from tpu_compile.interface import Interface, is_on_device
+from tpu_compile.loading import Loaded, load
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
-from tpu_compile.program import Program, is_on_device, output_of
+from tpu_compile.program import Program, output_of
+from tpu_compile.recipes import Recipe
 from tpu_compile.routing import Router
 from tpu_compile.runtime import pjrt
 from tpu_compile.saved_tensors import Call, Family, Saved
@@ -85,6 +87,7 @@ class GraphExecutable:
         dimensions: Dimensions = _nameless,
         family: Family | None = None,
         saved: Saved | None = None,
+        keeps_recipe: bool = False,
     ) -> None:
         """Compile `graph_module` for the sizes known now.
 
@@ -99,7 +102,11 @@ class GraphExecutable:
             dimensions: tells name and range of symbols, for the bucket policy.
             family: what forward and backward share.
             saved: which outputs are for the backward alone.
+            keeps_recipe: have `recipe` tell how to make the program again.
         """
+        self._keeps_recipe = keeps_recipe
+        self.recipe: Recipe | None = None
+        """What makes the program again, of a graph of fixed sizes; None if it was not asked for."""
         self._versions_ahead = frozenset(versions_ahead)
         self._graph_module = graph_module
         self._name = name
@@ -129,6 +136,7 @@ class GraphExecutable:
         if not self._symbols:
             self._only = self._build({})
             return
+        self._keeps_recipe = False
         self._router = self._make_router(placeholders, dimensions)
         if bindings is not None and all(expr in bindings for expr, _, _ in self._symbols):
             sizes = tuple([bindings[expr] for expr in self._exprs])
@@ -333,11 +341,12 @@ class GraphExecutable:
         except (LoweringError, UnsupportedOpError) as error:
             # The graph may well do at exact shapes; if not, that says so better.
             raise NoPaddingRuleError(self._output, str(error)) from error
-        executable, seconds = self._loaded(lowered, started)
+        interface, loaded = self._loaded(lowered, started)
         program = PaddedProgram(
             lowered,
+            interface,
             client,
-            executable,
+            None if loaded is None else loaded.executable,
             self._name,
             self._versions_ahead,
             graph_module=self._graph_module,
@@ -345,7 +354,7 @@ class GraphExecutable:
             kept=self._kept_outputs(lowered),
             poisons=self._options.poison_padding,
         )
-        router.chooser.compiled(chosen, seconds)
+        router.chooser.compiled(chosen, 0.0 if loaded is None else loaded.seconds)
         return program
 
     def _kept_outputs(self, lowered: LoweredGraph) -> frozenset[int]:
@@ -392,10 +401,14 @@ class GraphExecutable:
             bindings=bindings,
             donate=self._options.donate and self._may_donate(),
         )
-        executable, _ = self._loaded(lowered, started)
-        return Program(
-            lowered, client, executable, self._name, self._graph_module, self._versions_ahead
-        )
+        interface, loaded = self._loaded(lowered, started)
+        if self._keeps_recipe:
+            text = None if loaded is None else loaded.text
+            self.recipe = Recipe.of(
+                text, interface, self._name, self._options, self._versions_ahead, client.platform
+            )
+        executable = None if loaded is None else loaded.executable
+        return Program(interface, client, executable, self._name, self._versions_ahead)
 
     def _may_donate(self) -> bool:
         """Whether the arrays of mutated inputs are ours: not the memory of CPU tensors."""
@@ -409,11 +422,15 @@ class GraphExecutable:
         ]
         return bool(mutated) and all(is_on_device(node) for node in mutated)
 
-    def _loaded(self, lowered: LoweredGraph, started: float) -> tuple[Any, float]:
-        """Return the executable of a module lowered since `started`, and the seconds to compile."""
-        if not lowered.signature.results:
-            return None, 0.0
-        return load(lowered, started, self._name, self._options, self._client)
+    def _loaded(self, lowered: LoweredGraph, started: float) -> tuple[Interface, Loaded | None]:
+        """Return how to call a module lowered since `started`, and its program.
+
+        None where it has no results, so that there is nothing to run.
+        """
+        interface = Interface.of(lowered.signature, self._graph_module)
+        if not interface.results:
+            return interface, None
+        return interface, load(lowered, interface, started, self._name, self._options, self._client)
 
 
 def _whole(sizes: Sequence[int | float]) -> tuple[int, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lowering import LoweredGraph
 from lowering.mlir import module_bytecode
 from tpu_compile.errors import TpuCompileError
 from tpu_compile.history import HISTORY, GraphName
+from tpu_compile.interface import Interface
 from tpu_compile.options import CompileOptions
 from tpu_compile.runtime.cache import Persistence, ProgramCache, key_parts
 from tpu_compile.runtime.pjrt import Client
@@ -18,10 +21,26 @@ PROGRAMS = ProgramCache()
 _COUNTERS = {"memory": "memory_hits", "disk": "disk_hits", "mismatch": "cache_mismatches"}
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A program, and what it was found by."""
+
+    executable: Any
+    seconds: float
+    """What compiling it took; 0 if it was found."""
+    text: str
+    """The canonical text of its module."""
+
+
 def load(
-    lowered: LoweredGraph, started: float, name: GraphName, options: CompileOptions, client: Client
-) -> tuple[Any, float]:
-    """Return the executable of a module lowered since `started`, and the seconds to compile it.
+    lowered: LoweredGraph,
+    interface: Interface,
+    started: float,
+    name: GraphName,
+    options: CompileOptions,
+    client: Client,
+) -> Loaded:
+    """Return the program of a module that was lowered since `started`.
 
     Raises:
         CompilationError: XLA refuses the module; the error is placed at `name`.
@@ -29,15 +48,43 @@ def load(
     text = lowered.text()
     RECORDER.count("lowered")
     RECORDER.add_seconds("lowering_seconds", time.perf_counter() - started)
+
+    def module() -> bytes:
+        with lowered.module.context:
+            return module_bytecode(lowered.module)
+
+    return find(text, module, interface, name, options, client)
+
+
+def find(
+    text: str,
+    module: Callable[[], bytes],
+    interface: Interface,
+    name: GraphName,
+    options: CompileOptions,
+    client: Client,
+) -> Loaded:
+    """Return the program of a module that lies in a cache, or else is compiled.
+
+    Args:
+        text: the module's canonical text, by which it is found.
+        module: gives what is compiled.
+        interface: how the program is called.
+        name: what errors and records call it.
+        options: the options of `torch.compile`.
+        client: where it runs.
+
+    Raises:
+        CompilationError: XLA refuses the module; the error is placed at `name`.
+    """
     xla_options = tuple(options.xla_options.items())
-    inputs = tuple(str(argument.spec) for argument in lowered.signature.arguments)
+    inputs = interface.inputs
     seconds = 0.0
 
     def compile_program() -> Any:
         nonlocal seconds
         reason = HISTORY.reason(name, inputs)
-        with lowered.module.context:
-            bytecode = module_bytecode(lowered.module)
+        bytecode = module()
         started = time.perf_counter()
         try:
             executable = client.compile(bytecode, xla_options)
@@ -69,7 +116,7 @@ def load(
     counter = _COUNTERS.get(origin)
     if counter is not None:
         RECORDER.count(counter)
-    return executable, seconds
+    return Loaded(executable, seconds, text)
 
 
 def _persistence(options: CompileOptions) -> Persistence | None:

@@ -18,6 +18,7 @@ from lowering.signature import FromResult, Output, Signature, read_signature
 from lowering.sizes import Sizes
 from tpu_compile.framing import Fit, evaluator
 from tpu_compile.history import GraphName
+from tpu_compile.interface import Interface
 from tpu_compile.program import Program, output_of, write
 from tpu_compile.runtime import pjrt
 from tpu_compile.statistics import RECORDER
@@ -50,6 +51,7 @@ class PaddedProgram(Program):
     def __init__(
         self,
         lowered: LoweredGraph,
+        interface: Interface,
         client: pjrt.Client,
         executable: Any,
         name: GraphName,
@@ -64,6 +66,7 @@ class PaddedProgram(Program):
 
         Args:
             lowered: the module with its padding.
+            interface: how it is called.
             client: where it runs.
             executable: the loaded program.
             name: what errors call it.
@@ -73,7 +76,7 @@ class PaddedProgram(Program):
             kept: outputs that are given back with their padding.
             poisons: fill padding with what no real element is made of.
         """
-        super().__init__(lowered, client, executable, name, graph_module, versions_ahead)
+        super().__init__(interface, client, executable, name, versions_ahead)
         assert lowered.padding is not None
         self._padding = lowered.padding
         self._physical = lowered.signature

@@ -5,19 +5,17 @@ This is the hot path: it does no dictionary walks and converts only what changed
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from lowering import LoweredGraph
 from lowering.importer import RNG_KEY
-from lowering.signature import Argument, FromArgument, FromResult, NumberFromResult, Output
+from lowering.signature import FromArgument, FromResult, NumberFromResult, Output
 from tpu_compile.errors import DeviceError
 from tpu_compile.history import GraphName
+from tpu_compile.interface import Interface, Parameter
 from tpu_compile.runtime import pjrt
 from tpu_compile.runtime.arguments import HostArgument, HostArguments
 from tpu_compile.runtime.buffers import Arguments, CopySlot, HostSlot, SlotArguments
@@ -29,43 +27,50 @@ class Program:
 
     def __init__(
         self,
-        lowered: LoweredGraph,
+        interface: Interface,
         client: pjrt.Client,
         executable: Any,
         name: GraphName,
-        graph_module: fx.GraphModule,
         versions_ahead: Collection[int],
     ) -> None:
+        """Make an executable callable.
+
+        Args:
+            interface: what it takes and gives back.
+            client: where it runs.
+            executable: the loaded program.
+            name: what errors call it.
+            versions_ahead: see `GraphExecutable`.
+        """
         self._name = name
-        signature = lowered.signature
         self._client = client
         self._executable = executable
-        self._on_device = [is_on_device(layout.node) for layout in signature.results]
+        self._on_device = [result.on_device for result in interface.results]
         self._reads_device = any(self._on_device)
-        uses_device = self._reads_device or any(is_on_device(a.node) for a in signature.arguments)
-        constants = _upload_constants(lowered, client, graph_module)
+        uses_device = self._reads_device or any(p.on_device for p in interface.parameters)
+        constants = _upload_constants(interface, client)
         self._resident_updates: list[tuple[int, int, CopySlot]] = []
         self._arguments: Arguments
         if client.aliases_host_memory and not uses_device:
-            self._arguments = _host_arguments(lowered, client, constants)
+            self._arguments = _host_arguments(interface, client, constants)
         else:
-            slots = _slots(lowered, client, versions_ahead)
+            slots = _slots(interface, client, versions_ahead)
             self._arguments = SlotArguments(slots, constants)
-            self._resident_updates = _resident_updates(lowered, dict(slots))
+            self._resident_updates = _resident_updates(interface, dict(slots))
         # Where arrays are shared copies, no other thread may donate one between the moment it is
         # looked up and the moment the execution holds it.
         self._dispatch_lock = None if client.aliases_host_memory else client.dispatch_lock
-        self._rng_plan = client.put_plan(*RNG_KEY) if signature.uses_rng else None
+        self._rng_plan = client.put_plan(*RNG_KEY) if interface.uses_rng else None
         self._draws_on_device = uses_device
-        self._handlers = [client.read_plan(*layout.physical) for layout in signature.results]
-        self._dtypes = [layout.spec.dtype for layout in signature.results]
-        self._shapes = [layout.physical.shape for layout in signature.results]
-        self._outputs = signature.outputs
+        self._handlers = [client.read_plan(*layout.physical) for layout in interface.results]
+        self._dtypes = [layout.spec.dtype for layout in interface.results]
+        self._shapes = [layout.physical.shape for layout in interface.results]
+        self._outputs = interface.outputs
         self._is_plain = all(
             isinstance(output, FromResult) and output.view is None and output.index == index
-            for index, output in enumerate(signature.outputs)
-        ) and len(signature.outputs) == len(signature.results)
-        self._mutations = signature.mutations
+            for index, output in enumerate(interface.outputs)
+        ) and len(interface.outputs) == len(interface.results)
+        self._mutations = interface.mutations
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Return the graph's outputs for its placeholders' values; mutated inputs are updated.
@@ -173,12 +178,6 @@ class Program:
             slot.replace(args[placeholder], buffers[result])
 
 
-def is_on_device(node: fx.Node) -> bool:
-    """Whether the value of `node` is a tensor of our own device."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == "tpu"
-
-
 def write(target: torch.Tensor, value: torch.Tensor) -> None:
     """Give `target` the elements of `value`; a device tensor takes over its array."""
     if target.device.type == "tpu":
@@ -189,77 +188,68 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
     target.copy_(value)
 
 
-def _upload_constants(
-    lowered: LoweredGraph, client: pjrt.Client, graph_module: fx.GraphModule
-) -> list[tuple[int, Any]]:
-    """Return the arrays of the large constants, which the module takes as arguments, with places.
-
-    The data is read for real: a capture may have its fake tensor mode in force.
-    """
+def _upload_constants(interface: Interface, client: pjrt.Client) -> list[tuple[int, Any]]:
+    """Return the arrays of the constants that the module takes as arguments, with places."""
     constants = []
     with _disable_current_modes():
-        for place, argument in enumerate(lowered.signature.arguments):
-            if argument.placeholder is None:
-                value = operator.attrgetter(str(argument.node.target))(graph_module)
-                dense = value.detach().permute(argument.order).contiguous()
-                plan = client.put_plan(*argument.physical)
-                constants.append((place, client.put(dense, plan)))
+        for place, parameter in enumerate(interface.parameters):
+            if parameter.constant is not None:
+                plan = client.put_plan(*parameter.physical)
+                constants.append((place, client.put(parameter.constant, plan)))
     return constants
 
 
 def _host_arguments(
-    lowered: LoweredGraph, client: pjrt.Client, constants: Sequence[tuple[int, Any]]
+    interface: Interface, client: pjrt.Client, constants: Sequence[tuple[int, Any]]
 ) -> HostArguments:
     arguments = [
-        HostArgument(client, place, argument.placeholder, argument.physical, argument.order)
-        for place, argument in enumerate(lowered.signature.arguments)
-        if argument.placeholder is not None
+        HostArgument(client, place, parameter.placeholder, parameter.physical, parameter.order)
+        for place, parameter in enumerate(interface.parameters)
+        if parameter.placeholder is not None
     ]
     return HostArguments(client, arguments, constants)
 
 
 def _slots(
-    lowered: LoweredGraph, client: pjrt.Client, versions_ahead: Collection[int]
+    interface: Interface, client: pjrt.Client, versions_ahead: Collection[int]
 ) -> list[tuple[int, Any]]:
     """Return, for each placeholder that the module takes, what brings its tensors to `client`."""
-    signature = lowered.signature
-    mutated = {mutation.placeholder for mutation in signature.mutations}
+    mutated = {mutation.placeholder for mutation in interface.mutations}
     slots = []
-    for argument in signature.arguments:
-        index = argument.placeholder
+    for parameter in interface.parameters:
+        index = parameter.placeholder
         if index is None:
             continue
-        slot: Any = _host_slot(client, argument, index in mutated, index in versions_ahead)
-        if is_on_device(argument.node):
+        slot: Any = _host_slot(client, parameter, index in mutated, index in versions_ahead)
+        if parameter.on_device:
             from tpu_compile.device.residence import DeviceSlot
 
-            slot = DeviceSlot(*argument.spec, argument.order, slot)
+            slot = DeviceSlot(*parameter.spec, parameter.order, slot)
         slots.append((index, slot))
     return slots
 
 
 def _host_slot(
-    client: pjrt.Client, argument: Argument, is_mutated: bool, is_ahead: bool
+    client: pjrt.Client, parameter: Parameter, is_mutated: bool, is_ahead: bool
 ) -> HostSlot | CopySlot:
-    shape, dtype = argument.spec
+    shape, dtype = parameter.spec
     if client.aliases_host_memory:
-        return HostSlot(client, shape, dtype, argument.order)
-    return CopySlot(client, shape, dtype, argument.order, mutated=is_mutated, ahead=int(is_ahead))
+        return HostSlot(client, shape, dtype, parameter.order)
+    return CopySlot(client, shape, dtype, parameter.order, mutated=is_mutated, ahead=int(is_ahead))
 
 
 def _resident_updates(
-    lowered: LoweredGraph, slots: dict[int, Any]
+    interface: Interface, slots: dict[int, Any]
 ) -> list[tuple[int, int, CopySlot]]:
     """Return (placeholder, result, slot) where a result can stay on the device as the new value."""
-    signature = lowered.signature
-    arguments = {argument.placeholder: argument for argument in signature.arguments}
+    parameters = {parameter.placeholder: parameter for parameter in interface.parameters}
     updates = []
-    for mutation in signature.mutations:
+    for mutation in interface.mutations:
         slot = slots.get(mutation.placeholder)
         if not isinstance(slot, CopySlot) or mutation.result is None:
             continue
-        argument, result = arguments[mutation.placeholder], signature.results[mutation.result]
-        if (argument.spec, argument.order) == (result.spec, result.order):
+        parameter, result = parameters[mutation.placeholder], interface.results[mutation.result]
+        if (parameter.spec, parameter.order) == (result.spec, result.order):
             updates.append((mutation.placeholder, mutation.result, slot))
     return updates
 

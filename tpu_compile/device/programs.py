@@ -15,6 +15,7 @@ from tpu_compile.device.client import explained
 from tpu_compile.device.fusion import Input, Recorded, fused_graph
 from tpu_compile.device.values import Value
 from tpu_compile.history import GraphName
+from tpu_compile.interface import Interface
 from tpu_compile.options import CompileOptions
 from tpu_compile.runtime import pjrt
 from tpu_compile.statistics import RECORDER
@@ -61,8 +62,10 @@ class Program:
             options=LoweringOptions(client.platform, options.resolved_precision()),
         )
         signature = lowered.signature
+        interface = Interface.of(signature, blueprint.graph_module)
         self._client = client
-        self._executable, _ = loading.load(lowered, started, _name(steps), options, client)
+        loaded = loading.load(lowered, interface, started, _name(steps), options, client)
+        self._executable = loaded.executable
         self._handlers = [client.read_plan(*result.physical) for result in signature.results]
         self._outputs: list[int] = [output.index for output in signature.outputs]  # type: ignore[union-attr]
         taken = {argument.placeholder for argument in signature.arguments}

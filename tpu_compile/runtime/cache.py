@@ -121,6 +121,11 @@ class ProgramCache:
             with self._lock:
                 self._without_folders -= 1
 
+    @property
+    def uses_folders(self) -> bool:
+        """Whether programs are looked for in folders."""
+        return not self._without_folders
+
     def clear(self) -> None:
         """Forget every executable of this process, and what was warned about; files stay."""
         with self._lock:

@@ -15,7 +15,7 @@ from tpu_compile.runtime.stores.base import (
     TooLargeError,
     UnsafeStoreError,
 )
-from tpu_compile.runtime.stores.local import DEFAULT_SIZE, LocalStore
+from tpu_compile.runtime.stores.local import DEFAULT_SIZE, LocalStore, why_unsafe
 
 __all__ = [
     "DEFAULT_SIZE",
@@ -27,6 +27,7 @@ __all__ = [
     "UnsafeStoreError",
     "is_url",
     "store_at",
+    "why_unsafe",
 ]
 
 

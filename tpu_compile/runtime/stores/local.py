@@ -257,6 +257,15 @@ class LocalStore:
         )
 
 
+def why_unsafe(folder: str) -> str | None:
+    """Return why code in a folder may be another user's; None if it cannot be.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    return _unsafe(os.stat(folder))
+
+
 def _unsafe(status: os.stat_result) -> str | None:
     """Return why code from this file or folder may be another user's; None if it cannot be."""
     if status.st_uid not in (os.geteuid(), 0):

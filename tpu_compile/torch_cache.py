@@ -1,0 +1,155 @@
+"""Compiled graphs in torch's own caches, so that a warm start skips AOTAutograd and lowering.
+
+torch keeps what AOTAutograd made of a Dynamo graph (`AOTAutogradCache`), hands all of it out as one
+file (`torch.compiler.save_cache_artifacts`), and with `torch._dynamo.config.caching_precompile`
+keeps Dynamo's own work too. It takes in compilers whose products it can pickle: ours is the recipe
+of a program. The XLA program itself stays in our persistent cache, or is compiled again.
+
+The only module that touches these interfaces. The files are torch's, in its folder
+(`TORCHINDUCTOR_CACHE_DIR`), and torch unpickles them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config as aot_config
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+from torch._inductor.output_code import OutputCode
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.compiler import config as compiler_config
+
+import lowering
+import tpu_compile
+from tpu_compile.errors import TpuCompileWarning
+from tpu_compile.executable import GraphExecutable
+from tpu_compile.recipes import Recipe
+from tpu_compile.runtime.platforms import current_client
+from tpu_compile.runtime.stores import why_unsafe
+from tpu_compile.statistics import RECORDER
+
+# torch adds `patch` to its config modules when they are imported, unseen by type checkers.
+_aot_config: Any = aot_config
+_compiler_config: Any = compiler_config
+
+_refused: set[str] = set()
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+class StoredGraph(OutputCode):
+    """A compiled graph in the form that torch's caches take."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        super().__init__()
+        self.compiled: Callable[..., Any] | None = compiled
+        self.recipe: Recipe | None = None
+        # It takes its inputs in one list. On the object, since wrappers copy nothing of its class.
+        self._boxed_call = True
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Run the graph on a list of its inputs."""
+        return self.compiled(inputs)  # type: ignore[misc]
+
+    def prepare_for_serialization(self) -> None:
+        """Leave only what can be stored.
+
+        Raises:
+            BypassAOTAutogradCache: nothing can; torch then does without.
+        """
+        if self.compiled is None:
+            return
+        if isinstance(self.compiled, GraphExecutable):
+            self.recipe = self.compiled.recipe
+        if self.recipe is None:
+            raise BypassAOTAutogradCache("the graph has dynamic sizes or eager parts")
+        self.compiled = None
+
+    def post_compile(self, *_: Any) -> None:
+        """Make the graph callable again in this process.
+
+        Raises:
+            DeviceError: it was compiled for another platform than the current one.
+            CompilationError: XLA refuses the module.
+        """
+        assert self.recipe is not None
+        RECORDER.count("graphs")
+        self.compiled = self.recipe.program(current_client())
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Do nothing: there are no Triton kernels in it."""
+
+
+def storing(compiler: Compiler) -> SerializableAOTDispatchCompiler:
+    """Return a compiler whose products torch's caches take."""
+
+    def compile_one(graph: fx.GraphModule, inputs: Sequence[Any]) -> StoredGraph:
+        return StoredGraph(compiler(graph, inputs))
+
+    return SerializableAOTDispatchCompiler(StoredGraph, compile_one)
+
+
+@contextlib.contextmanager
+def joined(settings: str) -> Iterator[None]:
+    """Let AOTAutograd keep and find graphs that were compiled with these settings."""
+    tag = f"{compiler_config.cache_key_tag}|tpu_compile {_sources()} {settings}"
+    # Nothing of Inductor's cache is used; and an entry is stored at once, with its backward.
+    how: dict[str, Any] = {
+        "bundled_autograd_cache": True,
+        "force_non_lazy_backward_lowering": True,
+    }
+    with _compiler_config.patch(cache_key_tag=tag), _aot_config.patch(how):
+        yield
+
+
+def can_join() -> bool:
+    """Whether torch's cache is on, and its folder safe to take pickles from; warns if it is not.
+
+    A folder that is not there yet is made, for this user alone.
+    """
+    if not aot_config.enable_autograd_cache or torch.compiler.config.force_disable_caches:
+        return False
+    folder = cache_dir()
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        reason = why_unsafe(folder)
+    except OSError as error:
+        reason = str(error)
+    if reason is not None and folder not in _refused:
+        _refused.add(folder)
+        warnings.warn(
+            f"torch's compile cache {folder} is not used for compiled graphs, and they are traced "
+            f"and lowered anew: {reason}. Ways out: chmod go-w {folder}; or another folder in "
+            f"TORCHINDUCTOR_CACHE_DIR.",
+            TpuCompileWarning,
+            stacklevel=2,
+        )
+    return reason is None
+
+
+def dynamo_keeps_its_work() -> bool:
+    """Whether Dynamo stores the code that it makes, which needs our part of it."""
+    return bool(torch._dynamo.config.caching_precompile)
+
+
+@functools.cache
+def _sources() -> str:
+    """Return a digest of our code: what it makes of a graph changes with it, and with jaxlib."""
+    digest = hashlib.sha256(importlib.metadata.version("jaxlib").encode())
+    for package in (lowering, tpu_compile):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
