@@ -4,6 +4,7 @@
 #   PIP_ARGS   more arguments for pip, for instance an --extra-index-url with PyTorch's CPU wheel
 #              index: the default wheel of torch brings CUDA libraries of several gigabytes
 #   TEST_ARGS  arguments for pytest
+#   BENCH_ARGS  arguments for python -m benchmarks
 #   CONFORMANCE_ARGS  more arguments for tests.conformance
 
 VENV ?= .venv
@@ -18,7 +19,12 @@ bench_venv := $(VENV)-bench
 
 CONFORMANCE_ARGS ?=
 
-.PHONY: help demo test test-with-jax tpu-aot conformance lint types docs bench develop clean
+# What the benchmarks run, such as models or ops/softmax-large; everything if empty.
+BENCH_ARGS ?=
+bench_results := build/benchmarks
+
+.PHONY: help demo test test-with-jax tpu-aot conformance lint types docs bench bench-quick develop \
+	clean
 
 help:
 	@echo "make demo     embed sentences with a pretrained model, compiled, beside eager PyTorch"
@@ -29,7 +35,8 @@ help:
 	@echo "make lint     ruff, typos, validate-pyproject"
 	@echo "make types    mypy"
 	@echo "make docs     build docs/ into build/docs, warnings are errors"
-	@echo "make bench    run the benchmarks beside their baselines (installs jax)"
+	@echo "make bench    run the benchmarks beside their baselines (installs jax); hours"
+	@echo "make bench-quick    run them small: shows breakage, not speed"
 	@echo "make develop  install everything a change needs, for use with pre-commit"
 	@echo "make clean    remove the environments and what tools left behind"
 
@@ -64,7 +71,11 @@ docs: $(VENV)/.installed-docs
 	$(bin)/mkdocs build
 
 bench: $(bench_venv)/.installed-bench
-	$(bench_venv)/bin/python -m benchmarks
+	$(bench_venv)/bin/python -m benchmarks $(BENCH_ARGS) --json $(bench_results)/results.json \
+		--history $(bench_results)/history.jsonl --html $(bench_results)/index.html
+
+bench-quick: $(bench_venv)/.installed-bench
+	$(bench_venv)/bin/python -m benchmarks $(BENCH_ARGS) --quick
 
 develop: $(VENV)/.installed-dev $(VENV)/.installed-test $(VENV)/.installed-docs
 

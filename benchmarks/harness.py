@@ -1,155 +1,124 @@
-"""Interleaved timing of several competitors on the same work, and its report.
+"""Interleaved timing of several competitors on the same work, and the check of their results.
 
-A shared machine's speed drifts, so competitors take turns within each round, and only ratios taken
-in one run mean anything. A figure is the median over rounds; the spread is the interquartile range.
+A shared machine's speed drifts, so competitors take turns within each round, and a ratio is taken
+within a round before the median over rounds is. That is why neither pyperf nor pytest-benchmark is
+underneath: both time one function to its end before the next, and compare the two figures
+afterwards, so that drift between them becomes part of the ratio. What they would add (calibration,
+warm-up, quartiles) is short.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
 
 import torch
+from torch.utils import _pytree as pytree
 
-OURS = "tpu_compile"
+Call = Callable[[], object]
 
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one competitor: the median over rounds and the interquartile range."""
-
-    median: float
-    spread: float
-
-    def divided_by(self, count: int) -> Timing:
-        """Return the time of one of `count` equal parts."""
-        return Timing(self.median / count, self.spread / count)
-
-
-@dataclass(frozen=True)
-class Result:
-    """One piece of work, timed for each competitor that could do it."""
-
-    name: str
-    timings: Mapping[str, Timing]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why a competitor has no figure."""
-
-    def ratios(self) -> dict[str, float]:
-        """Return our time over each competitor's: below 1 we are faster."""
-        ours = self.timings[OURS].median
-        return {name: ours / timing.median for name, timing in self.timings.items()}
+TOLERANCE = 1e-3
+"""Largest difference from eager's result, over the largest magnitude in it: float32 with sums in
+another order, through a whole model."""
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float = 0.05
-) -> dict[str, Timing]:
-    """Return the time of one call of each competitor.
+    calls: Mapping[str, Call], *, rounds: int, seconds: float = 0.05, parts: int = 1
+) -> dict[str, list[float]]:
+    """Return the seconds of one call of each competitor, by round.
 
-    Each gets as many calls a round as fit in `seconds`; the order turns by one every round.
+    Each gets as many calls a round as fit in `seconds`; the order turns by one every round. A call
+    that consists of `parts` equal parts is given as the time of one.
     """
     names = list(calls)
     repeats = {name: _calibrate(calls[name], seconds) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds):
+    for number in range(rounds):
+        # Between rounds, not within: a collection would fall to whoever has its turn.
+        gc.collect()
+        gc.disable()
+        try:
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
                 call = calls[name]
                 started = time.perf_counter()
                 for _ in range(repeats[name]):
                     call()
-                samples[name].append((time.perf_counter() - started) / repeats[name])
-    finally:
-        gc.enable()
-    return {name: _summary(values) for name, values in samples.items()}
+                taken = time.perf_counter() - started
+                samples[name].append(taken / repeats[name] / parts)
+        finally:
+            gc.enable()
+    return samples
 
 
-def _calibrate(call: Callable[[], object], seconds: float) -> int:
+def _calibrate(call: Call, seconds: float) -> int:
+    begin = time.perf_counter()
     for _ in range(3):
+        started = time.perf_counter()
         call()
-    started = time.perf_counter()
-    call()
-    return max(1, int(seconds / max(time.perf_counter() - started, 1e-9)))
+        now = time.perf_counter()
+        # Work that takes long needs no more warming than its own repetition.
+        if now - begin > 1:
+            break
+    return max(1, int(seconds / max(now - started, 1e-9)))
 
 
-def _summary(values: Sequence[float]) -> Timing:
-    if len(values) < 2:
-        return Timing(values[0], 0.0)
-    low, middle, high = statistics.quantiles(values, n=4)
-    return Timing(middle, high - low)
+def difference(expected: object, got: object, tolerance: float = TOLERANCE) -> str | None:
+    """Return how two results differ beyond `tolerance`, or None.
+
+    Results are trees of torch tensors, jax arrays and numbers. Integers of other widths are equal
+    by value, since jax has 32 bits unless told otherwise.
+    """
+    wanted, found = _tensors(expected), _tensors(got)
+    if len(wanted) != len(found):
+        return f"{len(found)} results in place of {len(wanted)}"
+    for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
+        if one.shape != other.shape:
+            return f"result {index} has shape {list(other.shape)}, eager's {list(one.shape)}"
+        if one.numel() == 0:
+            continue
+        allowed = tolerance if one.is_floating_point() else 0.0
+        one, other = one.double(), other.double()
+        if not torch.equal(one.isnan(), other.isnan()):
+            return f"result {index} has NaN elsewhere than eager's"
+        scale = max(one.nan_to_num().abs().max().item(), 1e-6)
+        off = (one - other).nan_to_num().abs().max().item() / scale
+        if off > allowed:
+            return f"result {index} is off by {off:.1e} of its largest value, {allowed:.0e} may be"
+    return None
 
 
-def versions() -> dict[str, str]:
-    """Return the machine and the versions that a figure depends on."""
-    found = {
-        "machine": f"{_processor()}, {torch.get_num_threads()} threads",
-        "python": platform.python_version(),
-    }
-    for package in ("torch", "jaxlib", "jax", "torch_xla2", "transformers"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+def _tensors(result: object) -> list[torch.Tensor]:
+    return [_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None]
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+def _tensor(leaf: object) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().cpu()
+    if isinstance(leaf, bool | int | float):
+        return torch.tensor(leaf, dtype=torch.float64)
+    import numpy
+
+    # jax's arrays give numpy a view that cannot be written to.
+    return torch.from_numpy(numpy.array(leaf))
 
 
-def table(results: Sequence[Result]) -> str:
-    """Return the results as text: time, spread, and our time over the competitor's."""
-    lines = []
-    for result in results:
-        lines += [result.name, f"  {'':14}{'time':>12}{'spread':>12}{'ours / it':>11}"]
-        ratios = result.ratios()
-        for name, timing in sorted(result.timings.items(), key=lambda item: item[1].median):
-            lines.append(
-                f"  {name:14}{_seconds(timing.median):>12}{_seconds(timing.spread):>12}"
-                f"{ratios[name]:>11.2f}"
-            )
-        lines += [f"  {name:14}left out: {why}" for name, why in result.left_out.items()]
-    return "\n".join(lines)
+def agreeing(
+    calls: Mapping[str, Call], expected: object, *, tolerance: float = TOLERANCE
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """Return the calls whose result is `expected`, and how those of the others differ."""
+    right, wrong = {}, {}
+    for name, call in calls.items():
+        off = difference(expected, call(), tolerance)
+        if off is None:
+            right[name] = call
+        else:
+            wrong[name] = off
+    return right, wrong
 
 
-def _seconds(value: float) -> str:
-    if value < 1e-3:
-        return f"{value * 1e6:.1f} us"
-    return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
-
-
-def to_json(results: Sequence[Result]) -> str:
-    """Return results, machine and versions as JSON; times in seconds."""
-    return json.dumps(
-        {
-            "versions": versions(),
-            "results": [
-                {
-                    "name": result.name,
-                    "seconds": {
-                        name: {"median": timing.median, "spread": timing.spread}
-                        for name, timing in result.timings.items()
-                    },
-                    "ours_over": result.ratios(),
-                    "left_out": dict(result.left_out),
-                }
-                for result in results
-            ],
-        },
-        indent=2,
-    )
+def first_line(error: BaseException) -> str:
+    """Return an error in one line of at most 160 characters."""
+    text: Sequence[str] = str(error).strip().splitlines() or [repr(error)]
+    return f"{type(error).__name__}: {text[0]}"[:160]

@@ -36,23 +36,25 @@ def as_data(report: Report) -> dict[str, Any]:
 def make_page(report: Report) -> str:
     """Return the page, as HTML."""
     data = json.dumps(as_data(report), ensure_ascii=False, separators=(",", ":"))
-    style = _asset("style.css")
-    body = "\n".join(map(_asset, SCRIPTS))
+    style = asset("style.css")
+    body = "\n".join(map(asset, SCRIPTS))
     script = f'\n(() => {{\n"use strict";\n{body}\n}})();\n'
     parts = {
         "title": html.escape(f"{report.model} on {report.target}"),
-        "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}",
+        "policy": f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}",
         "style": style,
         "data": data.translate(_ESCAPES),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("page.html"))
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return how a content security policy names an inline script or style."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file that lies beside this one."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

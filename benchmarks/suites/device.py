@@ -13,39 +13,45 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-import tpu_compile.device
-from benchmarks.harness import OURS, Result, interleave
+from benchmarks.harness import difference
+from benchmarks.peers import Contest
+from benchmarks.registry import Case, Settings, Suite
+from benchmarks.results import OURS, Measured
 
-CPU = "eager cpu"
-FUSED = "fused"
-COMPILED = "compiled"
-COMPILED_CPU = "compiled cpu"
+FUSED = "ours, fused"
+COMPILED = "ours, compiled"
+COMPILED_CPU = "ours, compiled on cpu"
+REPEATS = 100
 
 
-def one_op(*, quick: bool) -> list[Result]:
+def _one_op(settings: Settings) -> Measured:
     """Time `x + y` of 8 elements: dispatch in eager mode, recording in fused mode."""
+    import tpu_compile.device
+
     x, y = torch.randn(8), torch.randn(8)
     given, other = x.to("tpu"), y.to("tpu")
+    kept: list[torch.Tensor] = []
 
     def fused() -> None:
         with tpu_compile.device.mode("fused"):
-            for _ in range(100):
+            for _ in range(REPEATS):
                 kept.append(given + other)
             # Nothing of the trace is alive then, so that leaving the block runs nothing.
             kept.clear()
 
     def in_eager() -> None:
-        for _ in range(100):
+        for _ in range(REPEATS):
             given + other
 
     def on_cpu() -> None:
-        for _ in range(100):
+        for _ in range(REPEATS):
             x + y
 
-    kept: list[torch.Tensor] = []
-    rounds = 3 if quick else 20
-    timings = interleave({OURS: in_eager, FUSED: fused, CPU: on_cpu}, rounds=rounds)
-    return [Result("one cached op", {name: time.divided_by(100) for name, time in timings.items()})]
+    off = difference(x + y, given + other)
+    if off is not None:
+        return Measured(wrong={OURS: off})
+    calls = Contest({OURS: in_eager, FUSED: fused, "eager": on_cpu})
+    return calls.timed(rounds=settings.rounds_or(20), parts=REPEATS)
 
 
 class Language(nn.Module):
@@ -66,8 +72,10 @@ class Language(nn.Module):
         return self.head(self.encoder(self.embedding(text), mask=mask, is_causal=True))
 
 
-def training_step(*, quick: bool) -> list[Result]:
+def _training(settings: Settings) -> Measured:
     """Time forward, backward and AdamW of a small transformer, 8 by 16 tokens, read each step."""
+    import tpu_compile.device
+
     torch.manual_seed(0)
     model = Language()
     text, target = torch.randint(0, 64, (8, 16)), torch.randint(0, 64, (8, 16))
@@ -99,7 +107,19 @@ def training_step(*, quick: bool) -> list[Result]:
         FUSED: fused,
         COMPILED: step_of("tpu", compiled=True),
         COMPILED_CPU: step_of("cpu", compiled=True),
-        CPU: step_of("cpu", compiled=False),
+        "eager": step_of("cpu", compiled=False),
     }
-    timings = interleave(calls, rounds=3 if quick else 20)
-    return [Result("training step of a small transformer, device in eager mode", timings)]
+    losses = {name: [call() for _ in range(3)] for name, call in calls.items()}
+    offs = {name: difference(losses["eager"], found) for name, found in losses.items()}
+    wrong = {name: off for name, off in offs.items() if off}
+    right = {name: call for name, call in calls.items() if name not in wrong}
+    return Contest(right, {}, wrong).timed(rounds=settings.rounds_or(20))
+
+
+SUITE = Suite(
+    "device",
+    (
+        Case("op", "one cached op on 8 elements, at once, recorded, and on the CPU", _one_op),
+        Case("training", "training step of a small transformer in each mode", _training),
+    ),
+)

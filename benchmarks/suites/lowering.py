@@ -12,7 +12,9 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from benchmarks.harness import OURS, Result, interleave
+from benchmarks.harness import interleave
+from benchmarks.registry import Case, Settings, Suite
+from benchmarks.results import OURS, Measured, measured
 from lowering import lower_graph
 from lowering.decompositions import decomposition_table
 
@@ -71,19 +73,23 @@ def _jax_lowering(operations: int) -> tuple[Callable[[], object], int]:
     return lower, len(traced.jaxpr.eqns)
 
 
-def lowering_speed(*, quick: bool) -> list[Result]:
-    """Time the lowering of 3,000 operations, per operation of each side's own graph."""
-    operations = OPERATIONS // 10 if quick else OPERATIONS
+def _speed(settings: Settings) -> Measured:
+    operations = OPERATIONS // 10 if settings.quick else OPERATIONS
     graph = captured(operations)
-    count = sum(node.op == "call_function" for node in graph.graph.nodes)
+    counts = {OURS: sum(node.op == "call_function" for node in graph.graph.nodes)}
     calls: dict[str, Callable[[], object]] = {OURS: lambda: lower_graph(graph)}
-    counts = {OURS: count}
     left_out = {}
     try:
-        calls["jax"], counts["jax"] = _jax_lowering(operations)
-    except ImportError as error:
-        left_out["jax"] = str(error)
-    timings = interleave(calls, rounds=3 if quick else 11)
-    per_op = {name: timing.divided_by(counts[name]) for name, timing in timings.items()}
-    name = f"lowering, per operation ({count} ours, {counts.get('jax', 0)} jax)"
-    return [Result(name, per_op, left_out)]
+        calls["jax.jit"], counts["jax.jit"] = _jax_lowering(operations)
+    except ModuleNotFoundError as error:
+        left_out["jax.jit"] = f"{error.name} is not installed"
+    samples = interleave(calls, rounds=settings.rounds_or(11))
+    per_op = {name: [s / counts[name] for s in values] for name, values in samples.items()}
+    facts = {f"operations of {name}": f"{count:,}" for name, count in counts.items()}
+    return measured(per_op, left_out=left_out, facts=facts)
+
+
+SUITE = Suite(
+    "lowering",
+    (Case("per-operation", "a captured graph to StableHLO, time of one operation", _speed),),
+)

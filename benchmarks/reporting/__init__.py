@@ -1,0 +1,1 @@
+"""What is made of results: text for a terminal, a Markdown page, an HTML page."""
