@@ -58,7 +58,7 @@ def test_a_right_digest_over_nonsense_is_damage(body: bytes) -> None:
     assert unpacked(data, "0" * 64).state == "damaged"
 
 
-def test_a_program_under_anothers_key(folder: Path) -> None:
+def test_a_program_under_the_key_of_another(folder: Path) -> None:
     run(folder, 3.5)
     (first,) = folder.glob("*.xla")
     run(folder, 4.5)
