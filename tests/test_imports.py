@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tpu_compile.device",),
     ("tpu_compile.program",),
     ("tpu_compile.padded_program", "tpu_compile.recipes"),
-    ("tpu_compile.routing", "tpu_compile.saved_tensors"),
+    ("tpu_compile.routing", "tpu_compile.saved_tensors", "tpu_compile.background"),
     ("tpu_compile.executable",),
     ("tpu_compile.data_dependent", "tpu_compile.torch_cache"),
     ("tpu_compile.capture", "tpu_compile.partition"),

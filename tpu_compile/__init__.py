@@ -19,7 +19,15 @@ from tpu_compile.errors import (
     UnsupportedOpError,
 )
 from tpu_compile.options import CompileOptions
-from tpu_compile.public import explain, invalidate, lower, register_lowering, reset, warmup
+from tpu_compile.public import (
+    explain,
+    invalidate,
+    lower,
+    register_lowering,
+    reset,
+    wait_for_compiles,
+    warmup,
+)
 from tpu_compile.registration import register_backends
 from tpu_compile.runtime.platforms import set_platform
 from tpu_compile.statistics import (
@@ -55,6 +63,7 @@ __all__ = [
     "reset_stats",
     "set_platform",
     "stats",
+    "wait_for_compiles",
     "warmup",
 ]
 

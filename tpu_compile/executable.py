@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from lowering.importer import PaddingPlan
 from lowering.signature import read_signature
 from lowering.sizes import Bindings, Sizes, bind, expression, free_symbols, placeholder_symbols
 from lowering.source import source_line
+from lowering.subgraphs import draws_random_numbers
+from tpu_compile.background import BACKGROUND, Awaited, run_eagerly
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
 from tpu_compile.history import GraphName
@@ -42,10 +44,6 @@ from tpu_compile.saved_tensors import Call, Family, Saved
 from tpu_compile.statistics import RECORDER
 
 Dimensions = Callable[[Sequence[sympy.Expr]], list[Dimension]]
-
-# One at a time: a compile of XLA's uses every core.
-_BACKGROUND = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpu_compile")
-
 
 Collected = dict["GraphExecutable", list[tuple[int | float, ...]]]
 
@@ -114,7 +112,10 @@ class GraphExecutable:
         self._precision = options.resolved_precision()
         self._client = client
         self._family = Family() if family is None else family
-        self._saved = saved
+        self._is_async = options.async_compile
+        # Tensors that a forward saves stay padded only if its program is there when the backward
+        # is lowered.
+        self._saved = None if self._is_async else saved
         if name.kind == "backward":
             self._family.backward = self
         nodes = list(graph_module.graph.nodes)
@@ -123,11 +124,12 @@ class GraphExecutable:
         self._left_padded = self._family.layouts if name.kind == "backward" else {}
         self._symbols = placeholder_symbols(placeholders, skip=self._left_padded.keys())
         self._exprs = tuple([expr for expr, _, _ in self._symbols])
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._programs: dict[tuple[Any, ...], Program | Awaited] = {}
+        self._awaited: dict[tuple[int, ...], Future[PaddedProgram]] = {}
         self._padded: dict[tuple[int, ...], PaddedProgram] = {}
         self._lock = threading.Lock()
         self._being_built: dict[tuple[int, ...], threading.Lock] = {}
-        self._only: Program | None = None
+        self._only: Program | Awaited | None = None
         self.exact_reason: str | None = None
         """Why a graph with dynamic sizes runs at exact shapes; None if it does not."""
         self._router: Router | None = None
@@ -161,7 +163,7 @@ class GraphExecutable:
             args = self._family.without_padding(args, bindings)
         return self._exact(sizes, bindings)(args)
 
-    def _exact(self, sizes: tuple[int | float, ...], bindings: Bindings) -> Program:
+    def _exact(self, sizes: tuple[int | float, ...], bindings: Bindings) -> Program | Awaited:
         """Return the program for exactly these sizes, compiled if there is none."""
         program = self._programs.get(sizes)
         if program is None:
@@ -267,6 +269,8 @@ class GraphExecutable:
         if prepared is None:
             return None
         program, router, chosen = prepared
+        if program is None:
+            return run_eagerly(self._graph_module, args)
         keep = self._saved is not None and not self._saved.are_seen()
         started = time.perf_counter()
         try:
@@ -282,8 +286,10 @@ class GraphExecutable:
 
     def _prepare(
         self, sizes: tuple[int, ...], buckets: Mapping[sympy.Expr, int] | None = None
-    ) -> tuple[PaddedProgram, Router, tuple[int, ...]] | None:
+    ) -> tuple[PaddedProgram | None, Router, tuple[int, ...]] | None:
         """Return the program for a call of these sizes; None if it must be an exact one.
+
+        The program itself is None while it is compiled in the background.
 
         `buckets` are those in which the forward ran, whose padded tensors this backward takes.
         """
@@ -296,10 +302,12 @@ class GraphExecutable:
             chosen, tighter = choice.sizes, choice.tighter
         if tighter is not None:
             if self._compiles_in_background:
-                _BACKGROUND.submit(self._have_ahead, router, tighter)
+                BACKGROUND.submit(functools.partial(self._have_ahead, router, tighter))
             else:
                 chosen = tighter
         try:
+            if self._is_async:
+                return self._have_soon(router, chosen), router, chosen
             return self._have(router, chosen), router, chosen
         except NoPaddingRuleError as error:
             self._become_exact(_reason(error))
@@ -312,9 +320,38 @@ class GraphExecutable:
             with self._lock:
                 lock = self._being_built.setdefault(chosen, threading.Lock())
             with lock:
-                program = self._padded.get(chosen) or self._build_padded(router, chosen)
+                program = self._padded.get(chosen)
+                if program is None:
+                    awaited = self._awaited.get(chosen)
+                    if awaited is None:
+                        program = self._lower_padded(router, chosen)()
+                    else:
+                        program = awaited.result()
                 self._padded[chosen] = program
         return program
+
+    def _have_soon(self, router: Router, chosen: tuple[int, ...]) -> PaddedProgram | None:
+        """Return the program, or have it compiled in the background and return None until then."""
+        program = self._padded.get(chosen)
+        if program is not None:
+            return program
+        with self._lock:
+            awaited = self._awaited.get(chosen)
+            if awaited is None:
+                if self._draws_random_numbers():
+                    awaited = Future()
+                    awaited.set_result(self._lower_padded(router, chosen)())
+                else:
+                    awaited = BACKGROUND.submit(self._lower_padded(router, chosen))
+                self._awaited[chosen] = awaited
+        if not awaited.done():
+            return None
+        program = self._padded[chosen] = awaited.result()
+        return program
+
+    def _draws_random_numbers(self) -> bool:
+        """Whether eager PyTorch would give other numbers than the program."""
+        return any(draws_random_numbers(node) for node in self._graph_module.graph.nodes)
 
     def _have_ahead(self, router: Router, tighter: tuple[int, ...]) -> None:
         """Compile a program that no call waits for; calls go on without it if that fails."""
@@ -328,7 +365,8 @@ class GraphExecutable:
                 stacklevel=1,
             )
 
-    def _build_padded(self, router: Router, chosen: tuple[int, ...]) -> PaddedProgram:
+    def _lower_padded(self, router: Router, chosen: tuple[int, ...]) -> Callable[[], PaddedProgram]:
+        """Lower the graph for the sizes `chosen`, and return what compiles the module."""
         started = time.perf_counter()
         client = self._client
         plan = PaddingPlan(router.buckets(chosen), self._left_padded)
@@ -341,21 +379,25 @@ class GraphExecutable:
         except (LoweringError, UnsupportedOpError) as error:
             # The graph may well do at exact shapes; if not, that says so better.
             raise NoPaddingRuleError(self._output, str(error)) from error
-        interface, loaded = self._loaded(lowered, started)
-        program = PaddedProgram(
-            lowered,
-            interface,
-            client,
-            None if loaded is None else loaded.executable,
-            self._name,
-            self._versions_ahead,
-            graph_module=self._graph_module,
-            symbols=tuple(plan.buckets),
-            kept=self._kept_outputs(lowered),
-            poisons=self._options.poison_padding,
-        )
-        router.chooser.compiled(chosen, 0.0 if loaded is None else loaded.seconds)
-        return program
+        kept = self._kept_outputs(lowered)
+
+        def compile_it() -> PaddedProgram:
+            interface, loaded = self._loaded(lowered, started)
+            router.chooser.compiled(chosen, 0.0 if loaded is None else loaded.seconds)
+            return PaddedProgram(
+                lowered,
+                interface,
+                client,
+                None if loaded is None else loaded.executable,
+                self._name,
+                self._versions_ahead,
+                graph_module=self._graph_module,
+                symbols=tuple(plan.buckets),
+                kept=kept,
+                poisons=self._options.poison_padding,
+            )
+
+        return compile_it
 
     def _kept_outputs(self, lowered: LoweredGraph) -> frozenset[int]:
         """Return the saved tensors that stay padded, and tell the backward how they lie.
@@ -392,7 +434,7 @@ class GraphExecutable:
 
     # --- programs -------------------------------------------------------------------------------
 
-    def _build(self, bindings: Bindings) -> Program:
+    def _build(self, bindings: Bindings) -> Program | Awaited:
         started = time.perf_counter()
         client = self._client
         lowered = lower_graph(
@@ -401,14 +443,25 @@ class GraphExecutable:
             bindings=bindings,
             donate=self._options.donate and self._may_donate(),
         )
-        interface, loaded = self._loaded(lowered, started)
         if self._keeps_recipe:
-            text = None if loaded is None else loaded.text
+            interface = Interface.of(lowered.signature, self._graph_module)
             self.recipe = Recipe.of(
-                text, interface, self._name, self._options, self._versions_ahead, client.platform
+                lowered.text() if interface.results else None,
+                interface,
+                self._name,
+                self._options,
+                self._versions_ahead,
+                client.platform,
             )
-        executable = None if loaded is None else loaded.executable
-        return Program(interface, client, executable, self._name, self._versions_ahead)
+
+        def compile_it() -> Program:
+            interface, loaded = self._loaded(lowered, started)
+            executable = None if loaded is None else loaded.executable
+            return Program(interface, client, executable, self._name, self._versions_ahead)
+
+        if self._is_async and not lowered.signature.uses_rng and lowered.signature.results:
+            return Awaited(compile_it, self._graph_module)
+        return compile_it()
 
     def _may_donate(self) -> bool:
         """Whether the arrays of mutated inputs are ours: not the memory of CPU tensors."""

@@ -23,13 +23,11 @@ _COUNTERS = {"memory": "memory_hits", "disk": "disk_hits", "mismatch": "cache_mi
 
 @dataclass(frozen=True)
 class Loaded:
-    """A program, and what it was found by."""
+    """A program, and how it was had."""
 
     executable: Any
     seconds: float
     """What compiling it took; 0 if it was found."""
-    text: str
-    """The canonical text of its module."""
 
 
 def load(
@@ -116,7 +114,7 @@ def find(
     counter = _COUNTERS.get(origin)
     if counter is not None:
         RECORDER.count(counter)
-    return Loaded(executable, seconds, text)
+    return Loaded(executable, seconds)
 
 
 def _persistence(options: CompileOptions) -> Persistence | None:

@@ -72,6 +72,12 @@ class CompileOptions:
     """Donate the device buffers of inputs that the graph mutates to their new values. Part of
     the program. Since 0.1."""
 
+    async_compile: bool = False
+    """Compile in the background: until XLA has the program of a graph (or of a bucket), calls of it
+    run op by op in eager PyTorch, counted in `stats().eager_calls`. Graphs that draw random numbers
+    wait, as eager PyTorch would draw others. `tpu_compile.wait_for_compiles()` waits for all. What
+    XLA refuses is raised by the first call after that. Since 0.1."""
+
     cache_dir: str | None = None
     """Folder of the persistent cache of compiled programs, or a URL such as `"gs://bucket/x"` (with
     the extra `remote`); None follows the environment variable `TPU_COMPILE_CACHE_DIR`, and without
@@ -98,7 +104,7 @@ class CompileOptions:
         object.__setattr__(self, "buckets", _checked_buckets(self.buckets))
         if self.matmul_precision is not None:
             _one_of("matmul_precision", self.matmul_precision, _PRECISIONS)
-        for name in ("poison_padding", "donate"):
+        for name in ("poison_padding", "donate", "async_compile"):
             if not isinstance(getattr(self, name), bool):
                 raise _bad_value(name, getattr(self, name), "True or False")
         if self.max_padding is not None and not (

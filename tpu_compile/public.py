@@ -120,6 +120,17 @@ def warmup(
     return run(function, examples, sizes=sizes, threads=threads, progress=progress)
 
 
+def wait_for_compiles() -> None:
+    """Wait until every program that is compiled in the background is there.
+
+    Such are those of `async_compile`, and on a TPU those for tighter buckets. What XLA refused is
+    raised by the next call that wants it.
+    """
+    from tpu_compile.background import BACKGROUND
+
+    BACKGROUND.wait()
+
+
 def reset() -> None:
     """Drop every compiled program and all counters; functions compile anew when called."""
     from tpu_compile.backend import reset as run

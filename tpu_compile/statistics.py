@@ -51,6 +51,8 @@ class CompileStats:
     """Programs in the persistent cache that were not what XLA compiles now (`cache_verify`)."""
     executions: int = 0
     """Runs of compiled programs."""
+    eager_calls: int = 0
+    """Runs of graphs in eager PyTorch while their program was compiled (`async_compile`)."""
     fallback_ops: Mapping[str, int] = field(default_factory=dict)
     """Runs of each op in eager PyTorch between compiled parts."""
     lowering_seconds: float = 0.0
