@@ -25,7 +25,13 @@ from lowering.dtypes import TensorSpec, tensor_type
 from lowering.errors import LoweringError
 from lowering.mlir import create_context, func, ir, module_text
 from lowering.regions import Functions, Locations, Walker, run_rule
-from lowering.signature import Argument, ResultLayout, Signature, read_signature
+from lowering.signature import (
+    Argument,
+    ResultLayout,
+    Signature,
+    read_signature,
+    why_not_in_place,
+)
 from lowering.sizes import Bindings, Sizes, UnboundSizeError, plain_size
 from lowering.templates import Templates
 
@@ -173,22 +179,16 @@ class _ModuleBuilder:
 
     def _donations(self, count: int) -> ir.ArrayAttr:
         attributes: list[dict[str, ir.Attribute]] = [{} for _ in range(count)]
-        by_placeholder = {
-            argument.placeholder: i for i, argument in enumerate(self.signature.arguments)
+        places = {
+            argument.placeholder: place for place, argument in enumerate(self.signature.arguments)
         }
         i32 = ir.IntegerType.get_signless(32)
         for mutation in self.signature.mutations:
-            position = by_placeholder.get(mutation.placeholder)
-            if position is None or mutation.result is None:
-                continue
-            argument, result = (
-                self.signature.arguments[position],
-                self.signature.results[mutation.result],
-            )
-            if argument.physical == result.physical:
-                attributes[position]["tf.aliasing_output"] = ir.IntegerAttr.get(
-                    i32, mutation.result
-                )
+            place = places.get(mutation.placeholder)
+            argument = None if place is None else self.signature.arguments[place]
+            if why_not_in_place(mutation, argument, self.signature.results) is None:
+                alias = ir.IntegerAttr.get(i32, mutation.result)
+                attributes[place]["tf.aliasing_output"] = alias  # type: ignore[index]
         return ir.ArrayAttr.get([ir.DictAttr.get(attribute) for attribute in attributes])
 
     def _read_arguments(self, main: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import fx
@@ -122,6 +122,29 @@ class Mutation:
     def result(self) -> int | None:
         """Index of the result that holds the new value; None if another argument holds it."""
         return self.value.index if isinstance(self.value, FromResult) else None
+
+
+class _Laid(Protocol):
+    """A tensor of a module with its shape and dtype in memory order."""
+
+    @property
+    def physical(self) -> TensorSpec: ...
+
+
+def why_not_in_place(
+    mutation: Mutation, argument: _Laid | None, results: Sequence[_Laid]
+) -> str | None:
+    """Return why a mutated input's array cannot hold its new value; None if it can.
+
+    `argument` is what the module takes for the input, if anything.
+    """
+    if argument is None:
+        return "its old value is not read, so the program does not take it"
+    if mutation.result is None:
+        return "its new value is another input"
+    if argument.physical != results[mutation.result].physical:
+        return "its new value lies in memory in another order"
+    return None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "tpu_compile.budgets",
     ),
     ("tpu_compile.interface",),
-    ("tpu_compile.loading",),
+    ("tpu_compile.loading", "tpu_compile.donation"),
     ("tpu_compile.device",),
     ("tpu_compile.program",),
     ("tpu_compile.padded_program", "tpu_compile.recipes"),

@@ -24,6 +24,7 @@ from lowering.source import source_line
 from lowering.subgraphs import draws_random_numbers, subgraphs
 from tpu_compile import capture, torch_cache
 from tpu_compile.data_dependent import SizedExecutable
+from tpu_compile.donation import Donation
 from tpu_compile.errors import DeviceError, TpuCompileError, TpuCompileWarning
 from tpu_compile.executable import GraphExecutable
 from tpu_compile.history import HISTORY, GraphName
@@ -149,6 +150,8 @@ class GraphReport:
     """What they are padded to, one tuple a program."""
     exact_reason: str | None = None
     """Why a graph with dynamic sizes compiles for each of them instead."""
+    donations: tuple[Donation, ...] = ()
+    """What becomes of the device arrays of inputs that the graph writes to."""
 
 
 @dataclass
@@ -173,6 +176,7 @@ def _with_padding(report: GraphReport, executables: Sequence[GraphExecutable]) -
         dynamic_sizes=tuple(sizes),
         buckets=tuple(sorted({sizes for one in padding for sizes in one.buckets})),
         exact_reason=reasons[0] if reasons else None,
+        donations=tuple(one for executable in executables for one in executable.donations),
     )
 
 

@@ -30,9 +30,10 @@ from lowering.source import source_line
 from lowering.subgraphs import draws_random_numbers
 from tpu_compile.background import BACKGROUND, Awaited, run_eagerly
 from tpu_compile.buckets import Dimension, ExactBuckets, policy_of
+from tpu_compile.donation import Donation, donations, why_none
 from tpu_compile.errors import TpuCompileError, TpuCompileWarning
 from tpu_compile.history import GraphName
-from tpu_compile.interface import Interface, is_on_device
+from tpu_compile.interface import Interface
 from tpu_compile.loading import Loaded, load
 from tpu_compile.options import CompileOptions
 from tpu_compile.padded_program import PaddedProgram
@@ -105,6 +106,8 @@ class GraphExecutable:
         self._keeps_recipe = keeps_recipe
         self.recipe: Recipe | None = None
         """What makes the program again, of a graph of fixed sizes; None if it was not asked for."""
+        self.donations: tuple[Donation, ...] = ()
+        """What becomes of the arrays of mutated inputs, in the program lowered last."""
         self._versions_ahead = frozenset(versions_ahead)
         self._graph_module = graph_module
         self._name = name
@@ -119,7 +122,7 @@ class GraphExecutable:
         if name.kind == "backward":
             self._family.backward = self
         nodes = list(graph_module.graph.nodes)
-        placeholders = [node for node in nodes if node.op == "placeholder"]
+        self._placeholders = placeholders = [node for node in nodes if node.op == "placeholder"]
         (self._output,) = [node for node in nodes if node.op == "output"]
         self._left_padded = self._family.layouts if name.kind == "backward" else {}
         self._symbols = placeholder_symbols(placeholders, skip=self._left_padded.keys())
@@ -370,6 +373,7 @@ class GraphExecutable:
         started = time.perf_counter()
         client = self._client
         plan = PaddingPlan(router.buckets(chosen), self._left_padded)
+        none = self._no_donation() or "its sizes change, so its array is another at each call"
         try:
             lowered = lower_graph(
                 self._graph_module,
@@ -380,6 +384,7 @@ class GraphExecutable:
             # The graph may well do at exact shapes; if not, that says so better.
             raise NoPaddingRuleError(self._output, str(error)) from error
         kept = self._kept_outputs(lowered)
+        self.donations = donations(lowered.signature, self._placeholders, none)
 
         def compile_it() -> PaddedProgram:
             interface, loaded = self._loaded(lowered, started)
@@ -437,12 +442,14 @@ class GraphExecutable:
     def _build(self, bindings: Bindings) -> Program | Awaited:
         started = time.perf_counter()
         client = self._client
+        none = self._no_donation()
         lowered = lower_graph(
             self._graph_module,
             options=LoweringOptions(client.platform, self._precision),
             bindings=bindings,
-            donate=self._options.donate and self._may_donate(),
+            donate=none is None,
         )
+        self.donations = donations(lowered.signature, self._placeholders, none)
         if self._keeps_recipe:
             interface = Interface.of(lowered.signature, self._graph_module)
             self.recipe = Recipe.of(
@@ -463,17 +470,16 @@ class GraphExecutable:
             return Awaited(compile_it, self._graph_module)
         return compile_it()
 
-    def _may_donate(self) -> bool:
-        """Whether the arrays of mutated inputs are ours: not the memory of CPU tensors."""
-        if not self._client.aliases_host_memory:
-            return True
-        mutated = [
-            n.args[0]
-            for n in self._graph_module.graph.find_nodes(
-                op="call_function", target=torch.ops.aten.copy_.default
-            )
-        ]
-        return bool(mutated) and all(is_on_device(node) for node in mutated)
+    def _no_donation(self) -> str | None:
+        """Return why this graph donates nothing; None if it may."""
+        nodes = self._graph_module.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.copy_.default
+        )
+        return why_none(
+            [node.args[0] for node in nodes],
+            wanted=self._options.donate,
+            aliases_host_memory=self._client.aliases_host_memory,
+        )
 
     def _loaded(self, lowered: LoweredGraph, started: float) -> tuple[Interface, Loaded | None]:
         """Return how to call a module lowered since `started`, and its program.

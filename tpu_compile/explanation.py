@@ -88,6 +88,14 @@ class Explanation:
             lines += [
                 f"    fallback {item.op} at {item.where}: {item.why}" for item in graph.fallbacks
             ]
+            donated = [one.input for one in graph.donations if one.refused is None]
+            if donated:
+                lines.append(f"    donated: {', '.join(donated)}")
+            lines += [
+                f"    not donated: {one.input}: {one.refused}"
+                for one in graph.donations
+                if one.refused is not None
+            ]
         lines += [f"  graph break: {reason}" for reason in self.graph_breaks]
         lines += [f"  compiled {record}" for record in self.compiles]
         lines += [f"  would recompile: {reason}" for reason in self.would_recompile()]

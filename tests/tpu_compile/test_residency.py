@@ -14,6 +14,7 @@ from torch import nn
 
 import tpu_compile
 from tests.tpu_compile.comparing import compiled
+from tpu_compile import backend
 from tpu_compile.runtime import pjrt, platforms
 
 
@@ -317,3 +318,40 @@ def test_parameters_at_addresses_that_no_array_can_lie_on(client: pjrt.Client) -
             x = torch.randn(3, 5)
             torch.testing.assert_close(function(x), x @ weight)
             weight.add_(1)
+
+
+def test_explain_tells_what_is_donated(client: pjrt.Client) -> None:
+    running, filled = torch.zeros(3), torch.zeros(2, 4)
+
+    def function(
+        x: torch.Tensor, running: torch.Tensor, filled: torch.Tensor, other: torch.Tensor
+    ) -> torch.Tensor:
+        running.add_(x)
+        filled.copy_(other)
+        return x * 2
+
+    report = tpu_compile.explain(function, torch.ones(3), running, filled, torch.ones(2, 4))
+    (graph,) = report.graphs
+    first, second = sorted(graph.donations, key=lambda one: "[2, 4]" in one.input)
+    assert "float32[3]" in first.input
+    if client.aliases_host_memory:
+        assert "reads CPU tensors where they lie" in str(first.refused)
+        assert "not donated" in str(report)
+    else:
+        assert first.refused is None
+        assert f"donated: {first.input}" in str(report)
+        assert second.refused is None
+    assert torch.equal(running, torch.ones(3))
+    assert torch.equal(filled, torch.ones(2, 4))
+
+
+def test_nothing_is_donated_against_the_users_will() -> None:
+    opened = pjrt.open_client("cpu", alias_host_memory=False)
+    platforms.use_client(opened)
+    try:
+        with backend.observe() as observer:
+            compiled(lambda x: x.add_(1), donate=False)(torch.ones(3))
+        (report,) = observer.reports()
+        assert [one.refused for one in report.donations] == ["the option `donate` is False"]
+    finally:
+        platforms.use_client(pjrt.open_client("cpu"))
