@@ -165,7 +165,7 @@ def lstm_layer(
     ) -> list[ir.Value]:
         cell, outputs = rest
         narrow = hlo.convert(hidden, spec_of(weight).dtype)
-        added = contract(ctx, narrow, weight, ([1], [1]))
+        added = contract(ctx, narrow, weight, ([1], [0]))
         gates = Gates.of(stablehlo.add(hlo.dynamic_index(sums, step), added))
         cell = gates.step(cell)
         hidden = stablehlo.multiply(gates.output, stablehlo.tanh(cell))
@@ -175,7 +175,9 @@ def lstm_layer(
     outputs = hlo.full([steps, batch, hidden_size], dtype, 0)
     hidden, cell = _state(hidden, dtype), _state(cell, dtype)
     if steps:
-        carried = [sums, hidden_weight, hidden, cell, outputs]
+        # Turned once, and not by the matrix product of each step.
+        turned = stablehlo.transpose(hidden_weight, [1, 0])
+        carried = [sums, turned, hidden, cell, outputs]
         count = steps if real_steps is None else real_steps
         *_, hidden, cell, outputs = _repeated(count, body, carried)
     return (
