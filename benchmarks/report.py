@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks import history
 from benchmarks.reporting.markdown import markdown
 from benchmarks.results import Row, Run, load
+from benchmarks.suites import SUITES
 
 
 def merged(runs: Sequence[Run]) -> Run:
@@ -42,6 +43,11 @@ def merged(runs: Sequence[Run]) -> Run:
         rows |= {key: [row for row in run.rows if (row.suite, row.case) == key] for key in own}
     last = others[-1] if others else first
     return dataclasses.replace(last, rows=tuple(row for found in rows.values() for row in found))
+
+
+def known_cases() -> list[str]:
+    """Return every case there is, as `SUITE/CASE`."""
+    return [f"{suite.name}/{case.name}" for suite in SUITES.values() for case in suite.cases]
 
 
 def main() -> int:
@@ -67,7 +73,7 @@ def main() -> int:
             past = history.read(arguments.history) if arguments.history else []
             arguments.html.write_text(make_page(run, history.trends(past, run)))
             return 0
-        page = markdown(run, [path.as_posix() for path in arguments.results])
+        page = markdown(run, [path.as_posix() for path in arguments.results], known_cases())
     except (OSError, ValueError) as error:
         print(f"python -m benchmarks.report: {error}", file=sys.stderr)
         return 2

@@ -20,8 +20,10 @@ from benchmarks.results import OURS, Row, Run, quantity, with_spread
 COMMAND = "python -m benchmarks.report --write"
 
 
-def markdown(run: Run, sources: Sequence[str]) -> str:
+def markdown(run: Run, sources: Sequence[str], known: Sequence[str] = ()) -> str:
     """Return the page of a run that was read from the files `sources`.
+
+    `known` are the cases there are, as `SUITE/CASE`; the page names those that were not run.
 
     Raises:
         ValueError: the run is a quick one, whose figures are of no size and few rounds.
@@ -58,6 +60,11 @@ def markdown(run: Run, sources: Sequence[str]) -> str:
     for suite, rows in run.suites().items():
         lines += ["", f"## {heading(suite)}", "", *_suite(rows)]
     lines += ["", "## Where we win", "", *_verdict_list(run, "win", "No case is won.")]
+    measured = {f"{row.suite}/{row.case}" for row in run.rows}
+    absent = [name for name in known if name not in measured]
+    if absent:
+        lines += ["", "## Not measured", "", "These cases exist and were not part of this run:", ""]
+        lines += [f"- `{name}`" for name in absent]
     return "\n".join(lines) + "\n"
 
 

@@ -103,8 +103,16 @@ def test_the_committed_page_is_what_its_results_give() -> None:
     assert found is not None
     sources = found[1].split()
     assert PAGE.read_text() == markdown(
-        report.merged([load(ROOT / source) for source in sources]), sources
+        report.merged([load(ROOT / source) for source in sources]), sources, report.known_cases()
     )
+
+
+def test_the_page_names_what_was_not_run() -> None:
+    page = markdown(RUN, ["run.json"], ["ops/fast", "models/other"])
+    assert "## Not measured" in page
+    assert "- `models/other`" in page
+    assert "- `ops/fast`" not in page
+    assert "## Not measured" not in markdown(RUN, ["run.json"], ["ops/fast"])
 
 
 class Reader(HTMLParser):
