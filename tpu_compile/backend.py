@@ -63,23 +63,24 @@ def tpu(
         chosen = from_torch_compile(mode, options)
         _check_devices(graph_module)
         make = _PLAN_COMPILER.get()
-        settings = _settings(chosen) if make is None else None
+        settings = _settings(chosen, graph_module) if make is None else None
         plan_compiler: PlanCompiler
         if make is None:
             plan_compiler = _ClientCompiler(chosen, current_client(), stores=settings is not None)
         else:
             plan_compiler = make(chosen, graph_module)
         compiler = _GraphCompiler(chosen, plan_compiler, graph_module)
-        return capture.compile_captured(graph_module, example_inputs, compiler.compile, settings)
+        stored = None if settings is None else (settings, chosen)
+        return capture.compile_captured(graph_module, example_inputs, compiler.compile, stored)
     except TpuCompileError as error:
         raise capture.raise_through_dynamo(error) from error.__cause__
 
 
-def _settings(options: CompileOptions) -> str | None:
+def _settings(options: CompileOptions, graph_module: fx.GraphModule) -> str | None:
     """Return what compiled graphs depend on besides torch's graph; None if none is to be stored.
 
     They are stored where programs are, and where Dynamo's own work is; but not while somebody
-    watches what is compiled, nor with rules of users', whose code no key could tell.
+    watches what is compiled, nor with rules or ops of users', whose code no key could tell.
     """
     folder = options.resolved_cache_dir()
     if folder is None and not torch_cache.dynamo_keeps_its_work():
@@ -87,7 +88,7 @@ def _settings(options: CompileOptions) -> str | None:
     is_observed = bool(_observers.__dict__.get("stack"))
     if not PROGRAMS.uses_folders or is_observed or REGISTRY.has_users_rules:
         return None
-    if not torch_cache.can_join():
+    if not torch_cache.calls_only_torchs_ops(graph_module) or not torch_cache.can_join():
         return None
     matters = dataclasses.replace(options, cache_dir=None, cache_size=None, cache_verify=None)
     return f"{current_client().version} {options.resolved_precision()} {matters!r}"

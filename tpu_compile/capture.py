@@ -29,6 +29,7 @@ from lowering.source import source_line
 from tpu_compile import torch_cache
 from tpu_compile.buckets import Dimension
 from tpu_compile.errors import TpuCompileError
+from tpu_compile.options import CompileOptions
 
 # Frames that are never the user's: torch, this project, and the decorators between them.
 _INTERNAL_FILES = (
@@ -48,7 +49,7 @@ def compile_captured(
     graph_module: fx.GraphModule,
     example_inputs: Sequence[Any],
     compile_graph: CompileGraph,
-    settings: str | None = None,
+    stored: tuple[str, CompileOptions] | None = None,
 ) -> Callable[..., Any]:
     """Return the callable for a Dynamo graph.
 
@@ -60,16 +61,16 @@ def compile_captured(
         example_inputs: its inputs, as Dynamo gives them.
         compile_graph: takes a functional graph and `"forward"`, `"backward"` or `"inference"`;
             gives a callable on the list of its inputs.
-        settings: what the result depends on besides the graph, to let torch's caches keep it;
-            None keeps it out of them.
+        stored: what the result depends on besides the graph, and the options, to let torch's
+            caches keep it; None keeps it out of them.
     """
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_one(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             compiled = compile_graph(graph, kind)
-            return compiled if settings is not None else _boxed(compiled)
+            return compiled if stored is not None else _boxed(compiled)
 
-        return compile_one if settings is None else torch_cache.storing(compile_one)
+        return compile_one if stored is None else torch_cache.storing(compile_one)
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
@@ -79,7 +80,9 @@ def compile_captured(
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         keep_inference_input_mutations=True,
     )
-    with contextlib.nullcontext() if settings is None else torch_cache.joined(settings):
+    with (
+        contextlib.nullcontext() if stored is None else torch_cache.joined(*stored, example_inputs)
+    ):
         return backend(graph_module, list(example_inputs))
 
 

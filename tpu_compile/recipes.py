@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from dataclasses import dataclass
 
@@ -37,11 +38,15 @@ class Recipe:
         platform: str,
     ) -> Recipe:
         """Return the recipe of the module with the canonical text `text`."""
+        # Where this process keeps programs is not for another one to know.
+        options = dataclasses.replace(options, cache_dir=None, cache_size=None, cache_verify=None)
         module = None if text is None else zlib.compress(text.encode(), 1)
         return Recipe(module, interface, name, options, versions_ahead, platform)
 
-    def program(self, client: Client) -> Program:
+    def program(self, client: Client, caches: CompileOptions) -> Program:
         """Return the program, from a cache or compiled.
+
+        `caches` says where programs are kept here, and how far they are trusted.
 
         Raises:
             DeviceError: it is for another platform than `client`'s.
@@ -57,7 +62,13 @@ class Recipe:
         executable = None
         if self.module is not None:
             text = zlib.decompress(self.module).decode()
+            options = dataclasses.replace(
+                self.options,
+                cache_dir=caches.cache_dir,
+                cache_size=caches.cache_size,
+                cache_verify=caches.cache_verify,
+            )
             executable = find(
-                text, text.encode, self.interface, self.name, self.options, client
+                text, text.encode, self.interface, self.name, options, client
             ).executable
         return Program(self.interface, client, executable, self.name, self.versions_ahead)

@@ -90,10 +90,11 @@ class _Tally:
         self._not_counted += 1
         return number
 
-    def reset(self) -> None:
-        """Count from zero; the same condition as for `value`."""
+    def reset(self) -> int:
+        """Count from zero and return what was counted; the same condition as for `value`."""
         counted = self.value()
         self._not_counted += counted
+        return counted
 
 
 class Recorder:
@@ -187,10 +188,10 @@ class Recorder:
         """Set every counter to zero and forget the records."""
         with self._lock:
             counters, seconds, fallbacks = self._before_resets
-            counters.update(self._counted())
+            counters.update(self._counters)
+            counters["executions"] += self._executions.reset()
             seconds.update(self._seconds)
             fallbacks.update(self._fallbacks)
-            self._executions.reset()
             self._counters.clear()
             self._seconds.clear()
             self._fallbacks.clear()

@@ -12,6 +12,7 @@ The only module that touches these interfaces. The files are torch's, in its fol
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import importlib.metadata
@@ -27,13 +28,14 @@ from torch._functorch import config as aot_config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
-from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.compiler import config as compiler_config
 
 import lowering
 import tpu_compile
 from tpu_compile.errors import TpuCompileWarning
 from tpu_compile.executable import GraphExecutable
+from tpu_compile.options import CompileOptions
 from tpu_compile.recipes import Recipe
 from tpu_compile.runtime.platforms import current_client
 from tpu_compile.runtime.stores import why_unsafe
@@ -44,6 +46,14 @@ _aot_config: Any = aot_config
 _compiler_config: Any = compiler_config
 
 _refused: set[str] = set()
+
+_NAMESPACES = frozenset({"aten", "prims", "inductor", "quantized", "_c10d_functional"})
+
+# Of the compile in progress; a graph that Dynamo itself stored is loaded without one.
+_OPTIONS: contextvars.ContextVar[CompileOptions] = contextvars.ContextVar(
+    "options",
+    default=CompileOptions(),  # noqa: B039 (it is frozen)
+)
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -85,7 +95,7 @@ class StoredGraph(OutputCode):
         """
         assert self.recipe is not None
         RECORDER.count("graphs")
-        self.compiled = self.recipe.program(current_client())
+        self.compiled = self.recipe.program(current_client(), _OPTIONS.get())
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Do nothing: there are no Triton kernels in it."""
@@ -101,16 +111,66 @@ def storing(compiler: Compiler) -> SerializableAOTDispatchCompiler:
 
 
 @contextlib.contextmanager
-def joined(settings: str) -> Iterator[None]:
-    """Let AOTAutograd keep and find graphs that were compiled with these settings."""
-    tag = f"{compiler_config.cache_key_tag}|tpu_compile {_sources()} {settings}"
+def joined(settings: str, options: CompileOptions, inputs: Sequence[Any]) -> Iterator[None]:
+    """Let AOTAutograd keep and find what it makes of a Dynamo graph.
+
+    Args:
+        settings: what the result depends on besides the graph.
+        options: where programs are kept, for those that are found.
+        inputs: the graph's inputs.
+    """
+    tag = f"{compiler_config.cache_key_tag}|tpu_compile {_sources()} {settings} {_memory(inputs)}"
     # Nothing of Inductor's cache is used; and an entry is stored at once, with its backward.
     how: dict[str, Any] = {
         "bundled_autograd_cache": True,
         "force_non_lazy_backward_lowering": True,
     }
-    with _compiler_config.patch(cache_key_tag=tag), _aot_config.patch(how):
-        yield
+    token = _OPTIONS.set(options)
+    try:
+        with _compiler_config.patch(cache_key_tag=tag), _aot_config.patch(how):
+            yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def _memory(inputs: Sequence[Any]) -> str:
+    """Return which inputs share memory, and where they lie in it: torch's own key leaves it out.
+
+    A graph that writes to an input, or views its storage, is another where inputs overlap.
+    """
+    storages: dict[int, int] = {}
+    lines = []
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            storage = value.untyped_storage()
+            number = storages.setdefault(storage._cdata, len(storages))
+            lines.append(f"{number}+{value.storage_offset()}/{storage.nbytes()}")
+        else:
+            lines.append("-")
+    shared = len(storages) < sum(line != "-" for line in lines)
+    offset = any("+0/" not in line for line in lines if line != "-")
+    # The sizes of storages say nothing where every tensor is the whole of its own.
+    return " ".join(lines) if shared or offset else "apart"
+
+
+def calls_only_torchs_ops(graph: fx.GraphModule) -> bool:
+    """Whether every op that the graph calls is torch's: the code of others is in no key."""
+    for module in graph.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            if node.op == "call_function" and not _is_torchs(node.target):
+                return False
+    return True
+
+
+def _is_torchs(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace in _NAMESPACES
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name.partition("::")[0] in _NAMESPACES
+    # Python functions are torch's to judge, and higher-order operators are keyed by their graphs.
+    return True
 
 
 def can_join() -> bool:
@@ -120,8 +180,9 @@ def can_join() -> bool:
     """
     if not aot_config.enable_autograd_cache or torch.compiler.config.force_disable_caches:
         return False
-    folder = cache_dir()
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     try:
+        # Before torch makes it, as readable and writable as the user's umask has it.
         os.makedirs(folder, mode=0o700, exist_ok=True)
         reason = why_unsafe(folder)
     except OSError as error:

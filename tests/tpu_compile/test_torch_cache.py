@@ -65,6 +65,26 @@ def test_other_options_are_other_graphs(tmp_path: Path) -> None:
     assert run(tmp_path, "precision", "highest")["hits"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("overlap", "apart", "shared"), ("offset", "0", "4"), ("custom_op", "2", "3")],
+)
+def test_what_torchs_own_key_leaves_out(tmp_path: Path, name: str, first: str, second: str) -> None:
+    # Each process compares with eager PyTorch.
+    run(tmp_path, name, first)
+    assert run(tmp_path, name, second)["hits"] == 0
+
+
+def test_programs_are_kept_where_the_process_that_finds_the_graph_says(tmp_path: Path) -> None:
+    run(tmp_path, "inference")
+    other = str(tmp_path / "other")
+    warm = run(tmp_path, "inference", TPU_COMPILE_CACHE_DIR=other)
+    assert (warm["hits"], warm["compiled"], warm["from disk"]) == (1, 1, 0)
+    assert run(tmp_path, "inference", TPU_COMPILE_CACHE_DIR=other)["from disk"] == 1
+    verified = run(tmp_path, "inference", TPU_COMPILE_CACHE_VERIFY="1")
+    assert (verified["hits"], verified["compiled"]) == (1, 1)
+
+
 def test_dynamic_graphs_are_traced_again(tmp_path: Path) -> None:
     cold, warm = run(tmp_path, "dynamic"), run(tmp_path, "dynamic")
     assert cold["stored"] == warm["hits"] == 0

@@ -52,6 +52,37 @@ def views_and_writes() -> tuple[Any, Any]:
     return [*outputs, y], [*function(x, y_eager), y_eager]
 
 
+def overlap() -> tuple[Any, Any]:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return a + b
+
+    def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+        base = torch.arange(6.0)
+        return (base[:4], base[2:]) if sys.argv[2] == "shared" else (base[:4].clone(), base[2:])
+
+    return torch.compile(function, backend="tpu")(*inputs()), function(*inputs())
+
+
+def offset() -> tuple[Any, Any]:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((2,), (1,), 0) * 1
+
+    start = int(sys.argv[2])
+    x = torch.arange(10.0)[start : start + 4]
+    return torch.compile(function, backend="tpu")(x), function(x)
+
+
+def custom_op() -> tuple[Any, Any]:
+    factor = float(sys.argv[2])
+    with torch.library._scoped_library("warm_start", "DEF") as library:
+        library.define("scale(Tensor x) -> Tensor")
+        library.impl("scale", lambda x: x * factor, "CompositeImplicitAutograd")
+        scale = torch.ops.warm_start.scale
+        x = torch.ones(3)
+        return torch.compile(lambda x: scale(x) + 1, backend="tpu")(x), scale(x) + 1
+
+
 def dropout() -> tuple[Any, Any]:
     compiled = torch.compile(
         lambda x: torch.nn.functional.dropout(x, 0.5), backend="tpu", fullgraph=True

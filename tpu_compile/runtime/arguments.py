@@ -11,8 +11,10 @@ So arrays are made once and used again wherever that is true to the tensors:
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,25 +68,54 @@ class HostArgument:
 
 @dataclass(frozen=True)
 class _Ways:
-    """Which way each argument is brought; the same for every call until a tensor says otherwise."""
+    """Which way each argument is brought."""
 
     kept: tuple[HostArgument, ...]
     copied: tuple[HostArgument, ...]
     other: tuple[HostArgument, ...]
-    select_kept: Callable[[Sequence[Any]], Sequence[torch.Tensor]]
+    kept_of: Callable[[Sequence[Any]], Sequence[torch.Tensor]]
+    """Takes the tensors of `kept` out of the values of a call."""
+
+    @staticmethod
+    def of(arguments: Sequence[HostArgument], kept: Sequence[HostArgument]) -> _Ways:
+        rest = [way for way in arguments if way not in kept]
+        return _Ways(
+            tuple(kept),
+            tuple([way for way in rest if way.copies]),
+            tuple([way for way in rest if not way.copies]),
+            _selector([way.index for way in kept]),
+        )
+
+
+class _Owners:
+    """The parameters of some calls, and the arrays that lie on their memory."""
+
+    __slots__ = ("arrays", "idle", "is_known", "pointers", "watched", "ways")
+
+    def __init__(self, ways: _Ways, pointers: list[int], arrays: list[Any]) -> None:
+        self.ways = ways
+        self.pointers = pointers
+        self.arrays = arrays
+        self.idle: collections.deque[_Bundle] = collections.deque()
+        self.watched: list[weakref.ref[torch.Tensor]] = []
+        self.is_known = True
+
+    def drop(self) -> None:
+        """Let go of everything; what is lent still is not taken back."""
+        self.is_known = False
+        self.watched = []
+        self.idle.clear()
 
 
 class _Bundle:
     """The arrays of one call; lent to one call at a time."""
 
-    __slots__ = ("arrays", "copies", "epoch", "pointers", "ways")
+    __slots__ = ("arrays", "copies", "owners")
 
-    def __init__(self, ways: _Ways, arrays: list[Any], epoch: int) -> None:
-        self.ways = ways
-        self.arrays = arrays
-        self.pointers: list[int] = []
+    def __init__(self, owners: _Owners) -> None:
+        self.owners = owners
+        self.arrays = list(owners.arrays)
         self.copies: list[torch.Tensor] = []
-        self.epoch = epoch
 
 
 class HostArguments:
@@ -103,20 +134,22 @@ class HostArguments:
         for place, array in constants:
             self._constants[place] = array
         self._ways: _Ways | None = None
-        self._idle: collections.deque[_Bundle] = collections.deque()
-        self._watched: list[weakref.ref[torch.Tensor]] = []
-        self._epoch = 0
+        self._lock = threading.Lock()
+        # By the identities of the parameters: layers of one structure share a program.
+        self._known: dict[tuple[int, ...], _Owners] = {}
+        self._latest: _Owners | None = None
 
     def bring(self, args: Sequence[Any]) -> _Bundle:
         """Return the arrays of a call with the placeholders' values `args`."""
+        owners = self._latest
+        # The arrays hold the memory, so nothing else can have come to lie there.
+        if owners is None or list(map(_data_ptr, owners.ways.kept_of(args))) != owners.pointers:
+            owners = self._latest = self._owners(args)
         try:
-            bundle = self._idle.pop()
+            bundle = owners.idle.pop()
         except IndexError:
-            bundle = self._new_bundle(args)
-        else:
-            if list(map(_data_ptr, bundle.ways.select_kept(args))) != bundle.pointers:
-                bundle = self._new_bundle(args)
-        arrays, ways = bundle.arrays, bundle.ways
+            bundle = self._new_bundle(owners)
+        arrays, ways = bundle.arrays, owners.ways
         for way, copy in zip(ways.copied, bundle.copies, strict=True):
             copy.copy_(way.in_order(args[way.index]))
         for way in ways.other:
@@ -125,77 +158,77 @@ class HostArguments:
 
     def give_back(self, bundle: _Bundle) -> None:
         """Take a bundle whose program has run: the next call writes to the memory of its arrays."""
-        for way in bundle.ways.other:
+        owners = bundle.owners
+        for way in owners.ways.other:
             # It holds the memory of a tensor that is the user's to let go of.
             bundle.arrays[way.place] = None
-        if bundle.epoch == self._epoch:
-            self._idle.append(bundle)
+        if owners.is_known:
+            owners.idle.append(bundle)
 
     def _put(self, way: HostArgument, tensor: torch.Tensor) -> Any:
         return self._client.put(way.in_order(tensor).contiguous(), way.plan)
 
-    def _new_bundle(self, args: Sequence[Any]) -> _Bundle:
-        ways = self._ways
-        if ways is None:
-            ways = self._ways = _ways([(way, is_kept(args[way.index])) for way in self._arguments])
-        while True:
-            bundle = _Bundle(ways, list(self._constants), self._epoch)
-            moved = self._keep(bundle, args)
-            if not moved:
-                break
-            ways = self._ways = _ways(
-                [(way, way in ways.kept and way not in moved) for way in self._arguments]
-            )
-        # Bundles of other ways or of memory that is no longer a parameter's are not worth keeping.
-        self._idle.clear()
-        self._add_copies(bundle)
-        return bundle
+    def _owners(self, args: Sequence[Any]) -> _Owners:
+        """Return what lies on the parameters of this call, made anew if one has moved."""
+        with self._lock:
+            if self._ways is None:
+                kept = [way for way in self._arguments if is_kept(args[way.index])]
+                self._ways = _Ways.of(self._arguments, kept)
+            tensors = self._ways.kept_of(args)
+            key = tuple(map(id, tensors))
+            owners = self._known.get(key)
+            if owners is not None:
+                if list(map(_data_ptr, owners.ways.kept_of(args))) == owners.pointers:
+                    return owners
+                owners.drop()
+            owners = self._known[key] = self._new_owners(self._ways.kept, args)
+            forget = functools.partial(_forget, weakref.ref(self), key)
+            owners.watched = [weakref.ref(tensor, forget) for tensor in tensors]
+            return owners
 
-    def _keep(self, bundle: _Bundle, args: Sequence[Any]) -> list[HostArgument]:
-        """Make the arrays of the parameters; return those that cannot lie on their memory."""
-        failed = []
-        tensors = []
-        for way in bundle.ways.kept:
+    def _new_owners(self, kept: Sequence[HostArgument], args: Sequence[Any]) -> _Owners:
+        arrays, pointers = list(self._constants), []
+        lying = []
+        for way in kept:
             tensor = args[way.index]
             pointer = tensor.data_ptr()
             dense = way.in_order(tensor).contiguous()
             array = self._client.put(dense, way.plan)
-            if dense.data_ptr() != pointer or not self._client.aliases(array, dense):
-                failed.append(way)
-                continue
-            bundle.arrays[way.place] = array
-            bundle.pointers.append(pointer)
-            tensors.append(tensor)
-        if not failed:
-            self._watched = [weakref.ref(tensor, self._forget) for tensor in tensors]
-        return failed
+            # Else the data was copied, and is brought at each call like that of any input.
+            if dense.data_ptr() == pointer and self._client.aliases(array, dense):
+                arrays[way.place] = array
+                pointers.append(pointer)
+                lying.append(way)
+        return _Owners(_Ways.of(self._arguments, lying), pointers, arrays)
 
-    def _add_copies(self, bundle: _Bundle) -> None:
+    def _new_bundle(self, owners: _Owners) -> _Bundle:
+        bundle = _Bundle(owners)
         # A tensor that is made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
-            for way in bundle.ways.copied:
+            for way in owners.ways.copied:
                 copy = torch.empty(way.shape, dtype=way.plan.dtype, device="cpu")
                 array = self._client.put(copy, way.plan)
                 assert self._client.aliases(array, copy), "memory of torch's own is aligned"
                 bundle.arrays[way.place] = array
                 bundle.copies.append(copy)
+        return bundle
 
-    def _forget(self, _: object = None) -> None:
-        """Let go of the arrays on a parameter that is no more: they hold its memory."""
-        self._epoch += 1
-        self._watched = []
-        self._idle.clear()
+    def forget(self, key: tuple[int, ...]) -> None:
+        """Let go of the arrays on parameters of which one is no more: they hold its memory."""
+        # No lock: garbage is collected at any moment, also within `_owners`.
+        owners = self._known.pop(key, None)
+        if owners is not None:
+            owners.drop()
+            if self._latest is owners:
+                self._latest = None
 
 
-def _ways(arguments: Sequence[tuple[HostArgument, bool]]) -> _Ways:
-    kept = tuple([way for way, is_kept in arguments if is_kept])
-    rest = [way for way, is_kept in arguments if not is_kept]
-    return _Ways(
-        kept,
-        tuple([way for way in rest if way.copies]),
-        tuple([way for way in rest if not way.copies]),
-        _selector([way.index for way in kept]),
-    )
+def _forget(
+    arguments: weakref.ref[HostArguments], key: tuple[int, ...], _: weakref.ref[torch.Tensor]
+) -> None:
+    owner = arguments()
+    if owner is not None:
+        owner.forget(key)
 
 
 def _selector(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
