@@ -39,7 +39,10 @@ class Recorder:
         original = capture.compile_captured
 
         def compile_captured(
-            graph: fx.GraphModule, inputs: Sequence[Any], compile_graph: capture.CompileGraph
+            graph: fx.GraphModule,
+            inputs: Sequence[Any],
+            compile_graph: capture.CompileGraph,
+            stored: object = None,
         ) -> Callable[..., Any]:
             def compile_noted(lowered: fx.GraphModule, kind: str) -> capture.Compiled:
                 self._note(lowered)

@@ -55,7 +55,10 @@ def verdict(case: Case, sample: Sample) -> str:
     original = capture.compile_captured
 
     def compile_captured(
-        graph: fx.GraphModule, inputs: Sequence[Any], _: capture.CompileGraph
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        compile_graph: capture.CompileGraph,
+        stored: object = None,
     ) -> Callable[..., Any]:
         return original(graph, inputs, lambda lowered, kind: interpreted(lowered))
 
