@@ -269,3 +269,16 @@ def test_autoload(tmp_path: Path) -> None:
 def test_no_autoload_of_our_own() -> None:
     points = metadata.entry_points(group="torch.backends")
     assert not [point for point in points if point.module.startswith("tpu_compile")]
+
+
+def test_a_module_moves_after_a_compiled_call_on_the_cpu() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4)).eval()
+    function = torch.compile(model, backend="tpu")
+    x = torch.randn(3, 5)
+    with torch.no_grad():
+        expected = function(x)
+        model.to("tpu")
+        assert model[0].weight.device.type == "tpu"
+        torch.testing.assert_close(function(x.to("tpu")).cpu(), expected)
+        model.to("cpu")
+        torch.testing.assert_close(function(x), expected)

@@ -355,3 +355,35 @@ def test_nothing_is_donated_against_the_users_will() -> None:
         assert [one.refused for one in report.donations] == ["the option `donate` is False"]
     finally:
         platforms.use_client(pjrt.open_client("cpu"))
+
+
+def test_layers_of_one_structure_share_a_program_and_keep_their_arrays(
+    uploads: list[tuple[int, ...]],
+) -> None:
+    layers = [nn.Linear(3, 5) for _ in range(4)]
+    function = compiled(lambda x, weight, bias: torch.nn.functional.linear(x, weight, bias))
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        for _ in range(3):
+            for layer in layers:
+                actual = function(x, layer.weight, layer.bias)
+                torch.testing.assert_close(actual, layer(x))
+    assert uploads.count((5, 3)) == len(layers)
+
+
+def test_a_parameter_dropped_is_freed_by_later_calls_with_others(client: pjrt.Client) -> None:
+    function = compiled(lambda x, weight: x * weight)
+    x = torch.ones(6)
+    parameters = [nn.Parameter(torch.ones(6)) for _ in range(3)]
+    with torch.no_grad():
+        for _ in range(2):
+            for parameter in parameters:
+                function(x, parameter)
+    watched = [weakref.ref(parameter.untyped_storage()) for parameter in parameters]
+    del parameter, parameters
+    with torch.no_grad():
+        # The device's references are dropped with the call after the next.
+        for _ in range(2):
+            function(x, nn.Parameter(torch.ones(6)))
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 3

@@ -17,6 +17,8 @@ from torch.nn.modules import lazy
 from torch.utils import backend_registration
 
 from tpu_compile.errors import DeviceError
+from tpu_compile.runtime.arguments import let_go_of
+from tpu_compile.runtime.platforms import opened_client
 
 NAME = "tpu"
 KEY = "PrivateUse1"
@@ -266,6 +268,7 @@ def _patch_conversion() -> None:
     def apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         if future.get_swap_module_params_on_conversion() or not _changes_device(self, fn):
             return original(self, fn, recurse)
+        _let_go_of([*self.parameters(recurse), *self.buffers(recurse)])
         future.set_swap_module_params_on_conversion(True)
         try:
             return original(self, fn, recurse)
@@ -273,6 +276,15 @@ def _patch_conversion() -> None:
             future.set_swap_module_params_on_conversion(False)
 
     torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+def _let_go_of(tensors: Sequence[torch.Tensor]) -> None:
+    """Forget what programs keep of tensors that are about to be swapped."""
+    client = opened_client()
+    if client is not None:
+        client.residency.drop(tensors)
+    for tensor in tensors:
+        let_go_of(tensor)
 
 
 def _changes_device(module: torch.nn.Module, fn: Callable[[Any], Any]) -> bool:

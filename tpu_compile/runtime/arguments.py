@@ -231,6 +231,17 @@ def _forget(
         owner.forget(key)
 
 
+def let_go_of(tensor: torch.Tensor) -> None:
+    """Forget the arrays that lie on a parameter's memory, and with them the weak references to it.
+
+    torch does not swap a tensor that has any.
+    """
+    for reference in weakref.getweakrefs(tensor):
+        callback = reference.__callback__
+        if isinstance(callback, functools.partial) and callback.func is _forget:
+            callback(reference)
+
+
 def _selector(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
     """Return what takes the items at `indices` out of a sequence."""
     if len(indices) > 1:

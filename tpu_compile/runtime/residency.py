@@ -89,7 +89,14 @@ class Residency:
         with self._lock:
             for key in [key for key in self._residents if key[0] in identities]:
                 # Slots hold residents too: a version that no tensor has makes them stale there.
-                self._residents.pop(key).version = -1
+                resident = self._residents.pop(key)
+                resident.version = -1
+                # torch does not swap a tensor that has weak references.
+                resident.reference = _gone
+
+
+def _gone() -> None:
+    return None
 
 
 def is_kept(tensor: torch.Tensor) -> bool:
