@@ -64,15 +64,19 @@ class BackgroundCompiler:
 
     def _work(self) -> None:
         while True:
-            future, job = self._jobs.get()
-            try:
-                with torch.no_grad():
-                    result = job()
-            # Whatever it is, the call that asks for the program raises it.
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            # In a call of its own, so that nothing of a job outlives it while this waits.
+            _run(*self._jobs.get())
+
+
+def _run(future: Future[Any], job: Callable[[], Any]) -> None:
+    try:
+        with torch.no_grad():
+            result = job()
+    # Whatever it is, the call that asks for the program raises it.
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 BACKGROUND = BackgroundCompiler()
